@@ -5,11 +5,13 @@ Its numbers may be traced; what shapes the compiled function is static. A model 
 such record.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import pytree, static
 from simlab.engines.exact_sum import DEFAULT_SLICES, MAX_TERMS, exact_dot
 from simlab.engines.site import Site, store
@@ -20,10 +22,11 @@ FLOAT32_TILE = (8, 64)
 SUBTREE = 8
 
 
+@runtime_checkable
 class Accumulator(Protocol):
     """Interface of the accumulators."""
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N], the product of float32 a [M, K] and b [K, N]."""
         ...
 
@@ -32,7 +35,7 @@ class Accumulator(Protocol):
 class Float32Sum:
     """The device's own float32 product. Its order, and so its last bits, depend on the shapes."""
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N]."""
         return float32_dot(a, b)
 
@@ -47,7 +50,7 @@ class ExactSum:
 
     slices: int = static(default=DEFAULT_SLICES)
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N].
 
         Raises:
@@ -95,7 +98,7 @@ class PartialSums:
         if self.block < 1 or self.splits < 1:
             raise ValueError(f"block {self.block}, splits {self.splits}; allowed: integers >= 1")
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N]."""
         terms = -(-a.shape[1] // self.splits) if self.order == "split-k" else self.block
         a_blocks, b_blocks = blocks_of(a.T, terms), blocks_of(b, terms)
@@ -135,12 +138,12 @@ class PartialSums:
         return add_in_order(c, a, b)
 
 
-def float32_dot(a: Array, b: Array) -> Array:
+def float32_dot(a: Float[AnyArray, "*M K"], b: Float[AnyArray, " K *N"]) -> Float[Array, "..."]:
     """Return a [..., K] times b [K, N] in full float32, never in a narrower format of the device."""
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
-def tiled_dot(a: Array, b: Array) -> Array:
+def tiled_dot(a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
     """Return the float32 product of a [M, K] and b [K, N], padded with zeros to complete tiles."""
     rows, columns = a.shape[0], b.shape[1]
     a = jnp.pad(a, ((0, -rows % FLOAT32_TILE[0]), (0, 0)))
@@ -148,14 +151,16 @@ def tiled_dot(a: Array, b: Array) -> Array:
     return float32_dot(a, b)[:rows, :columns]
 
 
-def add_in_order(c: Array, a: Array, b: Array) -> Array:
+def add_in_order(
+    c: Float[AnyArray, "M N"], a: Float[AnyArray, "terms M"], b: Float[AnyArray, "terms padded"]
+) -> Float[Array, "M N"]:
     """Return c + a[0] b[0] + a[1] b[1] + ..., added from left to right; a [k, M], b [k, >= N], c [M, N]."""
     for a_row, b_row in zip(a, b, strict=True):
         c = c + a_row[:, None] * b_row[None, : c.shape[1]]
     return c
 
 
-def blocks_of(x: Array, terms: int) -> Array:
+def blocks_of(x: Shaped[AnyArray, "K N"], terms: int) -> Shaped[Array, "blocks {terms} N"]:
     """Cut x [K, n] into blocks of `terms` rows, the last one filled up with zeros: [blocks, terms, n]."""
     x = jnp.pad(x, ((0, -x.shape[0] % terms), (0, 0)))
     return x.reshape(-1, terms, x.shape[1])

@@ -8,7 +8,9 @@ carried in int32, digit by digit, and rounded to float32 once.
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.formats import Format
 from simlab.formats.scale_rules import flush
 
@@ -19,7 +21,9 @@ DEFAULT_SLICES = 3
 MIN_EXPONENT, MAX_EXPONENT = -110, 128
 
 
-def exact_dot(a: Array, b: Array, slices: int = DEFAULT_SLICES) -> Array:
+def exact_dot(
+    a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"], slices: int = DEFAULT_SLICES
+) -> Float[Array, "M N"]:
     """Return the product of float32 a [M, K] and b [K, N], each sum rounded once; float32 [M, N].
 
     An entry of a row with maximum below 2^E is first rounded to a multiple of 2^(E - 10 slices + 1), E - 29

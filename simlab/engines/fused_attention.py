@@ -10,7 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import pytree, static
 from simlab.engines.accumulate import blocks_of, float32_dot
 from simlab.formats.scale_rules import divide, multiply
@@ -47,7 +49,13 @@ class FusedAttention:
         if self.block < 1 or self.block & (self.block - 1):
             raise ValueError(f"block must be a power of two, got {self.block}.")
 
-    def attend(self, queries: Array, keys: Array, values: Array, mask: Array) -> Array:
+    def attend(
+        self,
+        queries: Float[AnyArray, "T D"],
+        keys: Float[AnyArray, "S D"],
+        values: Float[AnyArray, "S D"],
+        mask: Bool[AnyArray, "T S"],
+    ) -> Float[Array, "T D"]:
         """Return float32 [T, D] of queries [T, D], keys and values [S, D] and mask [T, S].
 
         The gradient is that of float32 attention, whatever the order of sums.
@@ -59,9 +67,9 @@ class FusedAttention:
 class Sums(NamedTuple):
     """State of one query: largest score [], sum of weights [], weighted sum of values [D]."""
 
-    largest: Array
-    total: Array
-    weighted: Array
+    largest: Float[Array, ""]
+    total: Float[Array, ""]
+    weighted: Float[Array, " D"]
 
 
 @jax.custom_jvp
@@ -82,7 +90,14 @@ def _attend_jvp(primals, tangents):
     return _attend(*primals), jax.jvp(attend, (queries, keys, values), tangents[:3])[1]
 
 
-def attend_by_loop(queries: Array, keys: Array, values: Array, mask: Array, *, block: int) -> Array:
+def attend_by_loop(
+    queries: Float[AnyArray, "T D"],
+    keys: Float[AnyArray, "D S"],
+    values: Float[AnyArray, "S D"],
+    mask: Bool[AnyArray, "T S"],
+    *,
+    block: int,
+) -> Float[Array, "T D"]:
     """Return [T, D] of queries [T, D], keys [D, S], values [S, D] and mask [T, S], all queries at once."""
     depth = queries.shape[1]
     unused = (0, _next_power_of_two(depth) - depth)
@@ -102,40 +117,28 @@ def attend_by_loop(queries: Array, keys: Array, values: Array, mask: Array, *, b
 
 
 def attend_by_kernel(
-    queries: Array, keys: Array, values: Array, mask: Array, *, block: int, interpret: bool = False
-) -> Array:
+    queries: Float[AnyArray, "T D"],
+    keys: Float[AnyArray, "D S"],
+    values: Float[AnyArray, "S D"],
+    mask: Bool[AnyArray, "T S"],
+    *,
+    block: int,
+    interpret: bool = False,
+) -> Float[Array, "T D"]:
     """Return what `attend_by_loop` does, from one Pallas kernel.
 
     Triton takes arrays of a power of two, so D and S are filled up with numbers that are not loaded.
     """
-    # Only this function needs Pallas, whose import takes a tenth of a second.
+    # Pallas is imported where it is needed: its import takes a tenth of a second.
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
     (count, depth), size = queries.shape, keys.shape[1]
-    width, num_blocks = _next_power_of_two(depth), -(-size // block)
-    padded = num_blocks * block
-    add = partial(_add_block, scale=depth**-0.5)
-
-    def kernel(query_ref, keys_ref, values_ref, seen_ref, result_ref) -> None:
-        inside = jnp.arange(width) < depth
-        query = triton.load(query_ref, mask=inside, other=0.0)
-
-        def step(number: Array, sums: Sums) -> Sums:
-            at = pallas.ds(number * block, block)
-            present = number * block + jnp.arange(block) < size
-            seen = triton.load(seen_ref.at[at], mask=present, other=False)
-            keys = triton.load(keys_ref.at[:, at], mask=inside[:, None] & seen[None], other=0.0)
-            values = triton.load(values_ref.at[at, :], mask=seen[:, None] & inside[None], other=0.0)
-            return add(sums, query, keys, values, seen)
-
-        sums = lax.fori_loop(0, num_blocks, step, _empty_sums(width))
-        triton.store(result_ref, divide(sums.weighted, sums.total), mask=inside)
-
+    width, padded = _next_power_of_two(depth), -(-size // block) * block
     row, row_of_mask = (pallas.BlockSpec((None, n), lambda query: (query, 0)) for n in (width, padded))
     cache = [pallas.BlockSpec(shape, lambda _: (0, 0)) for shape in ((width, padded), (padded, width))]
     return pallas.pallas_call(
-        kernel,
+        partial(_attend_one_query, depth=depth, size=size, block=block),
         out_shape=jax.ShapeDtypeStruct(queries.shape, jnp.float32),
         grid=(count,),
         in_specs=[row, *cache, row_of_mask],
@@ -145,6 +148,29 @@ def attend_by_kernel(
         interpret=interpret,
         name="fused_attention",
     )(queries, keys, values, mask)
+
+
+def _attend_one_query(
+    query_ref, keys_ref, values_ref, seen_ref, result_ref, *, depth: int, size: int, block: int
+) -> None:
+    """Write the attention of one query; the references are to arrays of a power of two."""
+    from jax.experimental import pallas
+    from jax.experimental.pallas import triton
+
+    width = _next_power_of_two(depth)
+    inside = jnp.arange(width) < depth
+    query = triton.load(query_ref, mask=inside, other=0.0)
+
+    def step(number: Array, sums: Sums) -> Sums:
+        at = pallas.ds(number * block, block)
+        present = number * block + jnp.arange(block) < size
+        seen = triton.load(seen_ref.at[at], mask=present, other=False)
+        keys = triton.load(keys_ref.at[:, at], mask=inside[:, None] & seen[None], other=0.0)
+        values = triton.load(values_ref.at[at, :], mask=seen[:, None] & inside[None], other=0.0)
+        return _add_block(sums, query, keys, values, seen, scale=depth**-0.5)
+
+    sums = lax.fori_loop(0, -(-size // block), step, _empty_sums(width))
+    triton.store(result_ref, divide(sums.weighted, sums.total), mask=inside)
 
 
 def _next_power_of_two(n: int) -> int:

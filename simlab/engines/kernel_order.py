@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import pytree, static
 from simlab.engines.accumulate import Accumulator, blocks_of
 
@@ -28,7 +30,7 @@ class Promoted:
         if self.every < 1:
             raise ValueError(f"promotion every {self.every} products; allowed: an integer >= 1")
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N]."""
         return _sum_of_ranges(self.inner.dot, a, b, self.every)
 
@@ -49,7 +51,7 @@ class SplitK:
         if self.splits < 1 or self.tile < 1:
             raise ValueError(f"splits {self.splits}, tile {self.tile}; allowed: integers >= 1")
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N]."""
         tiles = -(-a.shape[1] // self.tile)
         return _sum_of_ranges(self.inner.dot, a, b, max(-(-tiles // self.splits), 1) * self.tile)
@@ -76,7 +78,7 @@ class LastTileFirst:
         if self.tile < 1:
             raise ValueError(f"tile {self.tile}; allowed: an integer >= 1")
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N]."""
         a_tiles, b_tiles = blocks_of(a.T, self.tile)[::-1], blocks_of(b, self.tile)[::-1]
         return self.inner.dot(a_tiles.reshape(-1, a.shape[0]).T, b_tiles.reshape(-1, b.shape[1]))

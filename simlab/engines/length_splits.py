@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import pytree, static
 
 
@@ -26,7 +28,7 @@ class LengthSplits:
         if self.splits < 1:
             raise ValueError(f"splits must be an integer >= 1, got {self.splits}.")
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N] of weights a [M, K] and values b [K, N]."""
         count = a.shape[1]
         seen = count - jnp.argmax(a[:, ::-1] != 0, axis=1)

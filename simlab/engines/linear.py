@@ -7,7 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.engines.accumulate import blocks_of, float32_dot
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Linear
@@ -89,7 +91,7 @@ def linear(
     return materialize_once(store(result, sites.output, site_key(key, "output")), sites.output)
 
 
-def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldWeights:
+def quantize_weights(w: Float[AnyArray, "K N"], sites: Linear, key: Array | None = None) -> HeldWeights:
     """Quantize float32 w [K, N] as `linear` reads it under `sites`, once for many products."""
     if sites.dequantized is None:
         quantized = quantize_operand(w, sites.weights, key)
@@ -98,21 +100,21 @@ def quantize_weights(w: Array, sites: Linear, key: Array | None = None) -> HeldW
     return quantized if sites.backward == "dequantized" else WithOriginal(quantized, w)
 
 
-def quantize_operand(x: Array, site: Site, key: Array | None = None) -> Quantized:
+def quantize_operand(x: Float[AnyArray, "*S"], site: Site, key: Array | None = None) -> Quantized:
     """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
     if site.format is None:
         return as_quantized(x)
     return elements_through(materialize_once(x, site), site.spec(key))
 
 
-def as_quantized(x: Array) -> Quantized:
+def as_quantized(x: Float[AnyArray, "*S"]) -> Quantized:
     """Return float32 x as the operand of a site that rounds nothing."""
     return Quantized(x, jnp.ones((1,) * x.ndim, jnp.float32))
 
 
 @jax.custom_jvp
 @jax.jit
-def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Array:
+def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M N"]:
     """Multiply quantized x [M, K] by quantized w [K, N] and apply the scales: float32 [M, N], unrounded.
 
     To its derivatives it is the float32 product of the quantized operands, their scales being constants.
@@ -149,7 +151,13 @@ def _scaled_product_jvp(primals, tangents):
 
 
 @jax.custom_vjp
-def product_with_backward(x: Array, w: Array, quantized_x: Quantized, quantized_w: Quantized, sites: Linear):
+def product_with_backward(
+    x: Float[AnyArray, "M K"],
+    w: Float[AnyArray, "K N"],
+    quantized_x: Quantized,
+    quantized_w: Quantized,
+    sites: Linear,
+):
     """Multiply the quantized operands; the cotangents go to x [M, K] and w [K, N] as they were."""
     del x, w
     return scaled_product(quantized_x, quantized_w, sites)

@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.engines.site import Site
 from simlab.formats.scale_rules import divide
 
 
-def materialize_once(x: Array, site: Site) -> Array:
+def materialize_once(x: Float[AnyArray, "*S"], site: Site) -> Float[AnyArray, "*S"]:
     """Return x, which is rounded at `site` or about to be, in a form that a compiler computes once.
 
     A compiler that fuses computes a chain of cheap steps again for each of its readers, and a rounding is

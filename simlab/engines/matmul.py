@@ -63,7 +63,9 @@ def _resolve_accumulator(name: str, fmt: Format | None) -> Accumulator:
 
 @jax.custom_jvp
 @jax.jit
-def product(a: Array, b: Array, accumulator: Accumulator) -> Array:
+def product(
+    a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"], accumulator: Accumulator
+) -> Float[Array, "M N"]:
     """Multiply a [M, K] by b [K, N]; to its derivatives it is the float32 product."""
     return accumulator.dot(a, b)
 

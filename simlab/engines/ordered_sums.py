@@ -3,12 +3,15 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
+
+from simlab.core.arrays import AnyArray
 
 LANES = 16
 
 
 @jax.custom_jvp
-def tree_sum(x: Array) -> Array:
+def tree_sum(x: Float[AnyArray, "*B N"]) -> Float[Array, "*B"]:
     """Sum float32 x [..., n] over its last axis in one fixed order; returns [...].
 
     Rows of 16 neighbors are added in pairs (1st + 2nd, 3rd + 4th, ...) until one is left, then its halves.
@@ -38,7 +41,7 @@ def _tree_sum_jvp(primals, tangents):
     return tree_sum(*primals), jnp.sum(tangents[0], axis=-1)
 
 
-def largest_of_row(x: Array) -> Array:
+def largest_of_row(x: Float[AnyArray, "*B N"]) -> Float[Array, "*B 1"]:
     """Return the maximum of float32 x [..., n] over its last axis, [..., 1]; NaN where there is one.
 
     It has no gradient.

@@ -5,7 +5,9 @@ from typing import TypeVar
 
 import jax
 from jax import Array
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag, pytree
 from simlab.core.streams import stream
@@ -72,7 +74,7 @@ class Site:
 FLOAT32_SITE = Site()
 
 
-def store(x: Array, site: Site, key: Array | None = None) -> Array:
+def store(x: Float[AnyArray, "*S"], site: Site, key: Array | None = None) -> Float[AnyArray, "*S"]:
     """Round float32 x (any shape) as the site says; the gradient is straight-through.
 
     `key` is needed only where the site rounds stochastically.

@@ -68,7 +68,9 @@ def _sites(engine: Engine | Softmax | str) -> Softmax:
     return engine if isinstance(engine, Softmax) else find_engine(engine).token_softmax
 
 
-def exponentials_at(z: Array, sites: Softmax, key: Array | None = None) -> tuple[Array, Array]:
+def exponentials_at(
+    z: Float[AnyArray, "*B V"], sites: Softmax, key: Array | None = None
+) -> tuple[Float[Array, "*B V"], Float[Array, "*B V"]]:
     """Return (z - max z, exp of it), both rounded to their sites, of z's shape [..., V]."""
     z = store(z, sites.logits, site_key(key, "logits"))
     largest = largest_of_row(z)
@@ -77,7 +79,9 @@ def exponentials_at(z: Array, sites: Softmax, key: Array | None = None) -> tuple
     return shifted, materialize_once(exponentials, sites.exponentials)
 
 
-def total_at(exponentials: Array, sites: Softmax, key: Array | None = None) -> Array:
+def total_at(
+    exponentials: Float[AnyArray, "*B V"], sites: Softmax, key: Array | None = None
+) -> Float[Array, "*B 1"]:
     """Return the sum over the last axis, rounded to its site, [..., 1]."""
     return store(tree_sum(exponentials)[..., None], sites.total, site_key(key, "total"))
 

@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float, Int
 
+from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer, pytree, static
 from simlab.engines.accumulate import blocks_of
@@ -33,8 +35,8 @@ NOTHING_LEFT = -60  # a significand times 2^-60 units truncates to zero
 class Split(NamedTuple):
     """Numbers as `significand` * 2^`exponent`: float32 of magnitude below 2, infinite or NaN; and int32."""
 
-    significand: Array
-    exponent: Array
+    significand: Float[Array, "*S"]
+    exponent: Int[Array, "*S"]
 
 
 @pytree
@@ -60,7 +62,7 @@ class TensorCore:
     result_bits: Integer
     min_exponent: Integer
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N], with the bits of the unit that goes over K from left to right."""
         rows, columns = (blocks_of(x, self.together) for x in (a.T, b))
         return self.add_blocks(_split(rows, self.min_exponent), _split(columns, self.min_exponent))
@@ -70,7 +72,7 @@ class TensorCore:
         """Products per step of the loop: complete blocks, at least 16, or XLA on CPU does not vectorize."""
         return -(-GROUP // self.block) * self.block
 
-    def add_blocks(self, rows: Split, columns: Split) -> Array:
+    def add_blocks(self, rows: Split, columns: Split) -> Float[Array, "M N"]:
         """Return float32 [M, N] of split operands [n, `together`, M] and [n, `together`, N]."""
 
         def step(bits: Array, operands: tuple[Split, Split]) -> tuple[Array, None]:
@@ -123,7 +125,7 @@ class MXTensorCore:
     core: TensorCore
     depth: Integer
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N] of a [M, K] and b [K, N], each an element times its scale."""
         return self.core.add_blocks(self._split_blocks(a.T), self._split_blocks(b))
 
@@ -157,7 +159,7 @@ class NVFP4TensorCore:
     fraction_bits: Integer = 35
     result_bits: Integer = 23
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N] of a [M, K] and b [K, N], each an element times its scale."""
 
         def step(bits: Array, operands: tuple[Split, Split]) -> tuple[Array, None]:

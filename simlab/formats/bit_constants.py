@@ -5,14 +5,15 @@ the inner loop.
 """
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from simlab.core.pytree import Flag, Scalar, pytree, static
+from simlab.core.pytree import Flag, Integer, Scalar, pytree, static
 from simlab.formats.format import FLOAT32_MIN_EXPONENT, Format
 from simlab.formats.rounding_modes import ROUNDINGS, Rounding, StochasticRounding
 
@@ -28,6 +29,7 @@ EXPONENT_BIAS = 127
 Word = int | Array
 BySign = tuple[Word, Word]
 """One value for positive and one for negative numbers."""
+Unsigned = np.ndarray | np.uint32 | Array
 
 
 class BitConstants(NamedTuple):
@@ -112,7 +114,9 @@ def _bit_constants(fmt: Format, rounding: Rounding | StochasticRounding, saturat
     return BitConstants(**jax.tree.map(_to_signed, words))
 
 
-def _range_constants(xp: Any, fmt: Format, mode: Rounding, saturate: Flag) -> dict[str, Any]:
+def _range_constants(
+    xp: ModuleType, fmt: Format, mode: Rounding, saturate: Flag
+) -> dict[str, Unsigned | tuple[Unsigned, Unsigned]]:
     word, has_sign = xp.uint32, xp.signbit(fmt.min_finite)
     stops, stays_nan = saturate | xp.isfinite(fmt.overflow_value), saturate | xp.isnan(fmt.nan_value)
     quiet = xp.where(xp.isnan(fmt.overflow_value) | ~has_sign, word(QUIET_NAN), word(0))
@@ -143,7 +147,9 @@ def _range_constants(xp: Any, fmt: Format, mode: Rounding, saturate: Flag) -> di
     }
 
 
-def _grid_constants(xp: Any, fmt: Format, mode: Rounding, is_chance: bool) -> dict[str, Any]:
+def _grid_constants(
+    xp: ModuleType, fmt: Format, mode: Rounding, is_chance: bool
+) -> dict[str, Unsigned | tuple[Unsigned, Unsigned]]:
     word, has_sign = xp.uint32, xp.signbit(fmt.min_finite)
     mantissa_bits = _integer(fmt.mantissa_bits, xp)
     is_touched, is_nearest = fmt.mantissa_bits != MANTISSA_BITS, mode.carry_positive == 0.5
@@ -160,11 +166,11 @@ def _grid_constants(xp: Any, fmt: Format, mode: Rounding, is_chance: bool) -> di
     if is_chance:  # which takes nothing up to the quantum there
         smallest = after_nearest = xp.where(has_sign, word(0), quantum - word(1))
 
-    def threshold(carry: Scalar) -> Any:
+    def threshold(carry: Scalar) -> Unsigned:
         grown = xp.where(is_nearest, after_nearest, smallest)
         return xp.where((carry > 0) & is_touched, grown, quantum - word(1))
 
-    def shift(carry: Scalar) -> Any:
+    def shift(carry: Scalar) -> Unsigned:
         return xp.where(carry == 0.5, word(1), xp.where(carry > 0, word(0), word(31)))
 
     return {
@@ -183,15 +189,15 @@ def _grid_constants(xp: Any, fmt: Format, mode: Rounding, is_chance: bool) -> di
     }
 
 
-def _integer(value: Any, xp: Any) -> Any:
+def _integer(value: Integer | Flag, xp: ModuleType) -> Unsigned:
     return xp.asarray(value).astype(xp.uint32)
 
 
-def _word(value: Scalar, xp: Any) -> Any:
+def _word(value: Scalar, xp: ModuleType) -> Unsigned:
     return xp.asarray(value, xp.float32).view(xp.uint32)
 
 
-def _to_signed(word: Any) -> Word:
+def _to_signed(word: Unsigned) -> Word:
     if isinstance(word, Array):
         return lax.bitcast_convert_type(word, jnp.int32)
     return int(np.asarray(word, np.uint32).view(np.int32))

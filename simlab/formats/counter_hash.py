@@ -5,13 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-
-WORD_BITS = 23
-"""Upper bits of a word that are random; those below come out of the last product too regular to use."""
+from jaxtyping import UInt32
 
 
-def random_words(key: Array, shape: tuple[int, ...]) -> Array:
-    """Return uint32 words of `shape` with random upper bits: a keyed hash of each element's row-major index.
+def random_words(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+    """Return uint32 words of `shape`, 23 upper bits random: a keyed hash of each element's row-major index.
 
     Same key, same words. `key` is typed or raw; its two derived words enter at different depths, so that two
     keys do not share one stream at an offset. Indices wrap after 2^32 elements.

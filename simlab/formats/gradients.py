@@ -5,13 +5,15 @@ Nothing rounds the cotangent unless a format for it is given.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Flag
 from simlab.formats.bit_constants import is_on_host, prepare_format
 from simlab.formats.format import Format
@@ -62,13 +64,13 @@ class Quantized(NamedTuple):
     levels (`e4m3`) it is the product of both, and `tensor_scale`, of the same rank, is the upper one.
     """
 
-    elements: Array
-    scale: Array
-    tensor_scale: Array | None = None
+    elements: Float[Array, "*S"]
+    scale: Float[Array, "*C"]
+    tensor_scale: Float[Array, "*C"] | None = None
 
 
 @jax.jit
-def quantize_elements(x: Array, spec: QuantizeSpec) -> Quantized:
+def quantize_elements(x: Float[AnyArray, "*S"], spec: QuantizeSpec) -> Quantized:
     """Quantize float32 x and keep the scale apart; not differentiable, see `elements_through`."""
     scaling, numbers = spec.scaling, (spec.fmt, spec.rounding, spec.saturate, spec.key)
     if scaling is None:
@@ -82,7 +84,9 @@ def quantize_elements(x: Array, spec: QuantizeSpec) -> Quantized:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def quantize_through(gradient: str, x: Array, spec: QuantizeSpec, cotangent_format: Format | None) -> Array:
+def quantize_through(
+    gradient: str, x: Float[AnyArray, "*S"], spec: QuantizeSpec, cotangent_format: Format | None
+) -> Float[Array, "*S"]:
     """Quantize float32 x of any shape; the cotangent of x is that of the result, as `quantize` says."""
     del gradient, cotangent_format
     return _dequantize(x, spec)
@@ -101,7 +105,7 @@ def _quantize_forward(gradient: str, x: Array, spec: QuantizeSpec, cotangent_for
     return _dequantize(x, spec), (inside, cotangent_format)
 
 
-def _quantize_backward(gradient: str, residuals: Any, cotangent: Array):
+def _quantize_backward(gradient: str, residuals: tuple[Array | None, Format | None], cotangent: Array):
     del gradient
     inside, cotangent_format = residuals
     if inside is not None:
@@ -119,7 +123,7 @@ def _elements_forward(x: Array, spec: QuantizeSpec):
     return quantized, (quantized.scale, spec.scaling)
 
 
-def _elements_backward(residuals: Any, cotangent: Quantized):
+def _elements_backward(residuals: tuple[Array, Scaling | None], cotangent: Quantized):
     scale, scaling = residuals
     return _ratio(cotangent.elements, scale, scaling), None
 

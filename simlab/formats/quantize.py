@@ -1,10 +1,9 @@
 """Quantization by names or records, checked before anything is computed."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Float
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag
@@ -33,7 +32,7 @@ def quantize(
     key: Array | None = None,
     gradient: str = "identity",
     cotangent_format: str | Format | None = None,
-) -> Array:
+) -> Float[Array, "..."]:
     """Round x to the nearest numbers of a format (or as `rounding` says), scaled or not; keep float32.
 
     The gradient is straight-through; scales count as constants.
@@ -102,7 +101,7 @@ def quantize_with_scale(
     return elements_through(*_prepare(x, fmt, rounding, overflow, scaling, key))
 
 
-def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Array:
+def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Float[Array, "..."]:
     """Multiply elements by their scales.
 
     Args:
@@ -121,7 +120,12 @@ def dequantize(quantized: Quantized, scaling: str | Scaling | None = None) -> Ar
 
 
 def _prepare(
-    x: Any, fmt: Any, rounding: Any, overflow: Any, scaling: Any, key: Any
+    x: ArrayLike,
+    fmt: str | Format,
+    rounding: str | Rounding | StochasticRounding,
+    overflow: str | Flag,
+    scaling: str | Scaling | None,
+    key: Array | None,
 ) -> tuple[Array, QuantizeSpec]:
     """Return float32 x and the spec of names or records; raise as `quantize` does."""
     fmt, scaling = _format(fmt), _scaling(scaling)

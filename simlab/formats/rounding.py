@@ -9,7 +9,9 @@ literal `(x + c) - c` away.
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Shaped
 
+from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Flag
 from simlab.formats.bit_constants import (
@@ -38,7 +40,7 @@ def round_to_format(
     rounding: Rounding | StochasticRounding | str,
     overflow: Flag | str = "saturate",
     key: Array | None = None,
-) -> Array:
+) -> Float[Array, "..."]:
     """Round float32 `x` to values of `fmt`.
 
     "saturate" takes infinities to the last finite value and keeps every NaN, even where the format has none,
@@ -79,12 +81,12 @@ def round_to_format(
 
 @jax.jit
 def round_array(
-    x: Array,
+    x: Shaped[AnyArray, "*S"],
     fmt: Format,
     rounding: Rounding | StochasticRounding,
     saturate: Flag,
     key: Array | None = None,
-) -> Array:
+) -> Float[Array, "*S"]:
     """Round as `round_to_format` does, from records alone; `saturate` is a value of `OVERFLOWS`.
 
     Inside of this function every number is traced, but the constants of a `KnownFormat`: prepare a format

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float
 
+from simlab.core.arrays import AnyArray
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
 from simlab.formats.rounding import round_to_format
@@ -20,7 +22,7 @@ FRACTION_MASK = (1 << MANTISSA_BITS) - 1
 EXPONENT_BIAS = 127
 
 
-def divide(x: Array, s: Array) -> Array:
+def divide(x: Float[AnyArray, "*#S"], s: Float[AnyArray, "*#S"]) -> Float[Array, "*S"]:
     """Return x / s rounded once, where an x below 2^-126 counts as a zero; s is a scalar or of x's rank.
 
     The divisor depends on x, so that no compiler sees a broadcast; an optimization barrier would hide it too,
@@ -31,7 +33,7 @@ def divide(x: Array, s: Array) -> Array:
     return x / jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(jnp.inf), s)
 
 
-def multiply(x: Array, s: Array | float) -> Array:
+def multiply(x: Float[AnyArray, "*#S"], s: Float[AnyArray, "*#S"] | float) -> Float[Array, "*S"]:
     """Return x * s rounded once, where a product below 2^-126 counts as a zero.
 
     The factor inside `flush` also keeps a compiler from contracting the product with a later sum.
@@ -39,12 +41,12 @@ def multiply(x: Array, s: Array | float) -> Array:
     return flush(x * s)
 
 
-def flush(x: Array) -> Array:
+def flush(x: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
     """Replace what is below 2^-126 in magnitude by a zero of the same sign."""
     return x * jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(0), jnp.float32(1))
 
 
-def largest_magnitude(x: Array, axes: tuple[int, ...]) -> Array:
+def largest_magnitude(x: Float[AnyArray, "*S"], axes: tuple[int, ...]) -> Float[Array, "..."]:
     """Return max |x| over `axes`, 0 of nothing, NaN where there is one.
 
     Magnitudes are ordered as their bits are, NaN last. An integer maximum, because `jnp.max` of a large
@@ -54,33 +56,37 @@ def largest_magnitude(x: Array, axes: tuple[int, ...]) -> Array:
     return lax.bitcast_convert_type(jnp.max(bits, axis=axes, initial=0), jnp.float32)
 
 
-def float32_scale(amax: Array, fmt: Format, min_scale: float) -> Array:
+def float32_scale(amax: Float[AnyArray, "*C"], fmt: Format, min_scale: float) -> Float[Array, "*C"]:
     """Return amax / max_finite, at least `min_scale` and at least 2^-126."""
     smallest = jnp.float32(max(min_scale, float(SMALLEST_NORMAL)))
     return jnp.maximum(divide(amax, max_finite(fmt)), smallest)
 
 
-def e8m0_scale(amax: Array, fmt: Format, rule: str) -> Array:
+def e8m0_scale(amax: Float[AnyArray, "*C"], fmt: Format, rule: str) -> Float[Array, "*C"]:
     """Return the power of two that `rule` of `E8M0_RULES` chooses for each amax, within 2^-126 and 2^127."""
     exponent = E8M0_RULES[rule](amax, fmt)
     biased = jnp.clip(exponent + EXPONENT_BIAS, 1, 254)
     return lax.bitcast_convert_type(biased << MANTISSA_BITS, jnp.float32)
 
 
-def two_level_scale(amax: Array, target: Array, tensor_scale: Array) -> Array:
+def two_level_scale(
+    amax: Float[AnyArray, "*C"], target: Float[AnyArray, "*#C"], tensor_scale: Float[AnyArray, "*#C"]
+) -> Float[Array, "*C"]:
     """Return tensor_scale times the E4M3 number nearest to amax / (target tensor_scale), at least 2^-9."""
     exact = divide(divide(amax, target), tensor_scale)
     level = round_to_format(exact, FORMATS["e4m3fn"], "nearest_even")
     return jnp.maximum(jnp.maximum(level, jnp.float32(2.0**-9)) * tensor_scale, SMALLEST_NORMAL)
 
 
-def tensor_scale(amax: Array, fmt: Format, largest_level: float = 448.0) -> Array:
+def tensor_scale(
+    amax: Float[AnyArray, "*C"], fmt: Format, largest_level: float = 448.0
+) -> Float[Array, "..."]:
     """Return the upper level of two: the largest amax over `largest_level` max_finite, of `amax`'s rank."""
     largest = largest_magnitude(amax, tuple(range(amax.ndim))).reshape((1,) * amax.ndim)
     return jnp.maximum(divide(largest, jnp.float32(largest_level) * max_finite(fmt)), SMALLEST_NORMAL)
 
 
-def pairwise_sum(x: Array) -> Array:
+def pairwise_sum(x: Float[AnyArray, "*C N"]) -> Float[Array, "*C"]:
     """Sum the last axis in one order: halves of the next power of two are added until one is left."""
     size = 1 << (x.shape[-1] - 1).bit_length()
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])
@@ -127,6 +133,6 @@ E8M0_RULES: dict[str, Callable[[Array, Format], Array]] = {
 }
 
 
-def max_finite(fmt: Format) -> Array:
+def max_finite(fmt: Format) -> Float[Array, ""]:
     """Return the largest finite value of a format, float32."""
     return jnp.asarray(fmt.max_finite, jnp.float32)

@@ -5,12 +5,13 @@ sign, and no scale is smaller. CPUs and TPUs flush them anyway, and saying it ma
 """
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import pytree, static
 from simlab.formats import scale_rules
 from simlab.formats.format import Format
@@ -139,7 +140,7 @@ class Scaling:
         }[self.granularity]
 
 
-def find_scale(x: Array, fmt: Format, scaling: Scaling) -> Array:
+def find_scale(x: Float[AnyArray, "*S"], fmt: Format, scaling: Scaling) -> Float[Array, "*C"]:
     """Return the scales of x: float32 of `scaling.scale_shape(x.shape)`.
 
     Args:
@@ -185,7 +186,9 @@ def _squared_error(x: Array, scale: Array, fmt: Format, scaling: Scaling) -> Arr
     return scale_rules.pairwise_sum(flat)
 
 
-def has_error(ratio: Array, elements: Array, fmt: Format, errors: tuple[str, ...]) -> Array:
+def has_error(
+    ratio: Float[AnyArray, "*S"], elements: Float[AnyArray, "*S"], fmt: Format, errors: tuple[str, ...]
+) -> Bool[Array, "*S"]:
     """Return where rounding `ratio`, x over its scale, to `elements` makes one of `errors`."""
     saturated = (ratio > fmt.max_finite) | (ratio < fmt.min_finite)
     kinds = zip(ERRORS, (saturated, elements == 0, ~saturated & (elements != 0)), strict=True)
@@ -195,7 +198,7 @@ def has_error(ratio: Array, elements: Array, fmt: Format, errors: tuple[str, ...
     return is_error
 
 
-def find_tensor_scale(x: Array, fmt: Format, scaling: Scaling) -> Array | None:
+def find_tensor_scale(x: Float[AnyArray, "*S"], fmt: Format, scaling: Scaling) -> Float[Array, "*C"] | None:
     """Return the upper level of two, float32 of x's rank with one number per tensor; None for one level.
 
     Raises:
@@ -215,7 +218,7 @@ def _upper_scale(amax: Array, fmt: Format, scaling: Scaling) -> Array:
     return scale.reshape((1,) * (amax.ndim - scale.ndim) + scale.shape)
 
 
-def block_amax(x: Array, block: tuple[int, ...]) -> Array:
+def block_amax(x: Float[AnyArray, "*S"], block: tuple[int, ...]) -> Float[Array, "*C"]:
     """Return the largest magnitude of each block of float32 x; NaN where a block has one."""
     blocks = _blocks_of(x, block)
     return scale_rules.largest_magnitude(blocks, tuple(range(1, blocks.ndim, 2)))
@@ -229,7 +232,9 @@ def _blocks_of(x: Array, block: tuple[int, ...]) -> Array:
     return padded.reshape(_interleave(counts, block))
 
 
-def expand_scale(scale: Array, shape: tuple[int, ...], scaling: Scaling) -> Array:
+def expand_scale(
+    scale: Float[AnyArray, "*C"], shape: tuple[int, ...], scaling: Scaling
+) -> Float[Array, "*S"]:
     """Repeat each scale over its block: from `scaling.scale_shape(shape)` to `shape`."""
     block, counts = scaling.block_shape(shape), scale.shape
     single = scale.reshape(_interleave(counts, (1,) * len(block)))
@@ -242,7 +247,7 @@ def _interleave(counts: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, .
     return tuple(number for pair in zip(counts, sizes, strict=True) for number in pair)
 
 
-def _fit_scale(value: Any, shape: tuple[int, ...]) -> Array:
+def _fit_scale(value: ArrayLike, shape: tuple[int, ...]) -> Array:
     scale = jnp.asarray(value, jnp.float32)
     scale = scale.reshape((1,) * (len(shape) - scale.ndim) + scale.shape)
     if scale.ndim != len(shape) or any(m not in (1, n) for m, n in zip(scale.shape, shape, strict=True)):
@@ -250,12 +255,12 @@ def _fit_scale(value: Any, shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(scale, shape)
 
 
-def _require(value: Any, allowed: tuple[str, ...], kind: str) -> None:
+def _require(value: object, allowed: tuple[str, ...], kind: str) -> None:
     if value not in allowed:
         raise ValueError(f"unknown {kind} {value!r}; allowed: {', '.join(allowed)}")
 
 
-def _is_size(size: Any) -> bool:
+def _is_size(size: object) -> bool:
     return isinstance(size, int) and not isinstance(size, bool) and size >= 1
 
 

@@ -17,7 +17,7 @@ def energy_by_frequency(
     vocabulary: int,
     buckets: int = 4,
     score_norms: Float[AnyArray, "B T"] | None = None,
-) -> Array:
+) -> Float[Array, " buckets"]:
     """Return the fraction of the summed per-token gradient norms in each frequency bucket, [`buckets`].
 
     - `coefficients` [B, T]: from `token_coefficients`; `score_norms` [B, T]: norm of grad log pi, one if

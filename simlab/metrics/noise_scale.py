@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Scalar
@@ -14,9 +15,9 @@ Array = jax.Array
 class GradientNoise(NamedTuple):
     """Estimates of |G|^2 (`signal`), of tr Sigma per unit of batch (`noise`), and `scale`, noise / signal."""
 
-    signal: Array
-    noise: Array
-    scale: Array
+    signal: Float[Array, ""]
+    noise: Float[Array, ""]
+    scale: Float[Array, ""]
 
 
 def gradient_noise(

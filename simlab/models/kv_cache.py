@@ -7,7 +7,7 @@ import jax
 import jax.custom_batching
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from simlab.core.pytree import pytree
 from simlab.models.config import TransformerConfig
@@ -42,7 +42,7 @@ def empty_cache(config: TransformerConfig, batch: int, length: int) -> tuple[Cac
 
 
 def extend_cache(
-    cache: Cache, keys: Float[Array, "B T H D"], values: Float[Array, "B T H D"], start: Array | int
+    cache: Cache, keys: Float[Array, "B T H D"], values: Float[Array, "B T H D"], start: Int[Array, ""] | int
 ) -> Cache:
     """Return the cache with keys and values [B, T, key heads, head_dim] at start to start + T - 1."""
     batch, length, heads, width = keys.shape

@@ -3,13 +3,16 @@
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float
 
 from simlab.engines import Engine, store
 from simlab.engines.accumulate import float32_dot
 from simlab.engines.materialize_once import materialize_once
 
 
-def rotation_table(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+def rotation_table(
+    length: int, head_dim: int, theta: float
+) -> tuple[Float[np.ndarray, "T D"], Float[np.ndarray, "T D"]]:
     """Return cosines and sines of positions 0 to length - 1, float32 `[length, head_dim]` each.
 
     The angle of position p in component i is p theta^(-2 (i mod D/2) / D), D = `head_dim`.
@@ -21,7 +24,9 @@ def rotation_table(length: int, head_dim: int, theta: float) -> tuple[np.ndarray
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def rotate(x: Array, cos: Array, sin: Array, engine: Engine) -> Array:
+def rotate(
+    x: Float[Array, "*B T H D"], cos: Float[Array, "T D"], sin: Float[Array, "T D"], engine: Engine
+) -> Float[Array, "*B T H D"]:
     """Rotate heads x [..., T, H, head_dim] by the angles of their positions, cos and sin [T, head_dim].
 
     Products and sums are rounded to `engine.elementwise`, as separate kernels do.

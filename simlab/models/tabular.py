@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 Prefix = tuple[int, ...]
 
@@ -21,9 +22,9 @@ class SequenceSpace:
     masked entries point at token 0 of context 0. `prefixes[k]` is the prefix that names context k.
     """
 
-    tokens: np.ndarray
-    contexts: np.ndarray
-    mask: np.ndarray
+    tokens: Int[np.ndarray, "S T"]
+    contexts: Int[np.ndarray, "S T"]
+    mask: Bool[np.ndarray, "S T"]
     vocabulary: int
     prefixes: tuple[Prefix, ...]
 
@@ -33,7 +34,7 @@ class SequenceSpace:
         return len(self.prefixes), self.vocabulary
 
     @property
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> Int[np.ndarray, " S"]:
         """Number of tokens of each sequence, `[S]`."""
         return self.mask.sum(1)
 
@@ -125,7 +126,9 @@ def token_values(space: SequenceSpace, rows):
     return xp.where(space.mask, rows.reshape(-1)[flat], xp.zeros((), dtype=rows.dtype))
 
 
-def sum_of_scores(space: SequenceSpace, probs: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+def sum_of_scores(
+    space: SequenceSpace, probs: Float[np.ndarray, "K V"], coefficients: Float[np.ndarray, "S T"]
+) -> Float[np.ndarray, "K V"]:
     """Return `sum_{s,t} c[s,t] grad log pi(token | context)` in the logits, exactly, `[K, V]`.
 
     The score of token a in context h is `e_a - pi(.|h)` in row h and zero elsewhere, so one scatter
@@ -137,7 +140,9 @@ def sum_of_scores(space: SequenceSpace, probs: np.ndarray, coefficients: np.ndar
     return mass - mass.sum(1, keepdims=True) * probs
 
 
-def squared_score_norms(space: SequenceSpace, probs: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+def squared_score_norms(
+    space: SequenceSpace, probs: Float[np.ndarray, "K V"], coefficients: Float[np.ndarray, "S T"]
+) -> Float[np.ndarray, " S"]:
     """Return `|sum_t c[s,t] grad log pi|^2` for each sequence, `[S]`, also when contexts repeat in it."""
     own = token_values(space, probs)
     collision = (probs**2).sum(1)[space.contexts]
@@ -152,7 +157,7 @@ def squared_score_norms(space: SequenceSpace, probs: np.ndarray, coefficients: n
     return total
 
 
-def sequence_scores(space: SequenceSpace, probs: np.ndarray) -> np.ndarray:
+def sequence_scores(space: SequenceSpace, probs: Float[np.ndarray, "K V"]) -> Float[np.ndarray, "S KV"]:
     """Return grad log pi of each sequence, dense `[S, K V]`: for a few thousand sequences."""
     scores = np.zeros((len(space.tokens), *space.table_shape))
     rows = np.arange(len(space.tokens))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Bool, Float, Int, PyTree
 
 from simlab.core.arrays import AnyArray
 from simlab.engines import (
@@ -57,26 +57,26 @@ class Scores(NamedTuple):
     requested.
     """
 
-    logp: Array
-    entropy: Array
-    routed_experts: Array | None
-    logp_vocabulary: Array | None = None
+    logp: Float[Array, "B T"]
+    entropy: Float[Array, "B T"]
+    routed_experts: Int[Array, "B S L top_k"] | None
+    logp_vocabulary: Float[Array, "B T V"] | None = None
 
 
 class Stream(NamedTuple):
     """Residual stream [B, T, D]: as it is stored, and as the next norm reads it."""
 
-    stored: Array
-    read: Array
+    stored: Float[Array, "B T D"]
+    read: Float[Array, "B T D"]
 
 
 class Positions(NamedTuple):
     """Positions of the T new tokens: the first one, their rotations [T, head_dim], visible keys [T, S]."""
 
-    start: Array | int
-    cos: Array
-    sin: Array
-    visible: Array
+    start: Int[Array, ""] | int
+    cos: Float[Array, "T head_dim"]
+    sin: Float[Array, "T head_dim"]
+    visible: Bool[Array, "T S"]
 
 
 class Intermediates(NamedTuple):
@@ -86,9 +86,9 @@ class Intermediates(NamedTuple):
     `layers`.
     """
 
-    embedding: Array
+    embedding: Float[Array, "B T D"]
     layers: tuple[States, ...]
-    last_norm: Array
+    last_norm: Float[Array, "B T D"]
 
 
 class Forward(NamedTuple):
@@ -98,9 +98,9 @@ class Forward(NamedTuple):
     `routed_experts` are the engine's own choice, int32 [B, T, L, top_k], or None if dense.
     """
 
-    hidden: Array
+    hidden: Float[Array, "B T D"]
     caches: Caches
-    routed_experts: Array | None
+    routed_experts: Int[Array, "B T L top_k"] | None
     intermediates: Intermediates
 
 
@@ -161,8 +161,8 @@ def extend(
     engine: Engine,
     caches: Caches,
     tokens: Int[AnyArray, "B T"],
-    start: Array | int,
-    replayed: AnyArray | None = None,
+    start: Int[Array, ""] | int,
+    replayed: Int[AnyArray, "B T L top_k"] | None = None,
 ) -> Forward:
     """Run the forward pass on `tokens`, which follow the positions that `caches` hold.
 
@@ -227,7 +227,7 @@ def _block(
 
 
 def _positions(
-    config: TransformerConfig, length: int, positions: Array | np.ndarray, start: Array | int
+    config: TransformerConfig, length: int, positions: Array | np.ndarray, start: Int[Array, ""] | int
 ) -> Positions:
     tables = rotation_table(length, config.head_dim, config.rope_theta)
     # Of positions that are known while tracing, the rotations are constants of the compiled function.

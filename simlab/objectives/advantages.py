@@ -11,23 +11,35 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from simlab.core.pytree import Scalar
-from simlab.objectives.batch import TokenBatch, by_group, masked_mean, masked_sum
+from simlab.objectives.batch import (
+    Array,
+    PerSequence,
+    PerToken,
+    SequenceMask,
+    TokenBatch,
+    TokenMask,
+    by_group,
+    masked_mean,
+    masked_sum,
+)
 from simlab.objectives.token_baseline import OptimalTokenBaseline
 
-Array = jax.Array
-Estimator = Callable[[TokenBatch, Array], Array]
+Estimator = Callable[[TokenBatch, SequenceMask], PerSequence | PerToken]
 
 GRPO_EPSILON = 1e-6
 WHITEN_EPSILON = 1e-8
 
 
-def per_group(one_group: Callable[[Array, Array], Array]) -> Estimator:
+def per_group(
+    one_group: Callable[[Float[Array, " G"], Bool[Array, " G"]], Float[Array, " G"]],
+) -> Estimator:
     """Return the estimator on the batch that maps every group by `f(rewards [G], survivors [G]) -> [G]`."""
 
     @wraps(one_group)
-    def estimator(batch: TokenBatch, survivors: Array) -> Array:
+    def estimator(batch: TokenBatch, survivors: SequenceMask) -> PerSequence:
         rewards = by_group(batch.rewards, batch.group_size)
         advantages = jax.vmap(one_group)(rewards, by_group(survivors, batch.group_size))
         return jnp.where(survivors, advantages.reshape(-1), 0)
@@ -35,14 +47,14 @@ def per_group(one_group: Callable[[Array, Array], Array]) -> Estimator:
     return estimator
 
 
-def differ(rewards: Array, survivors: Array) -> Array:
+def differ(rewards: Float[Array, " G"], survivors: Bool[Array, " G"]) -> Bool[Array, ""]:
     """Return whether the survivors' rewards are not all equal, exactly: a rounded mean would not show it."""
     highest = jnp.max(jnp.where(survivors, rewards, -jnp.inf))
     lowest = jnp.min(jnp.where(survivors, rewards, jnp.inf))
     return highest > lowest
 
 
-def reward(batch: TokenBatch, survivors: Array) -> Array:
+def reward(batch: TokenBatch, survivors: SequenceMask) -> PerSequence:
     """Return the reward itself, without a baseline [B].
 
     Reference: lr Eq. 2-4.
@@ -51,7 +63,7 @@ def reward(batch: TokenBatch, survivors: Array) -> Array:
 
 
 @per_group
-def grpo(rewards: Array, survivors: Array) -> Array:
+def grpo(rewards: Float[Array, " G"], survivors: Bool[Array, " G"]) -> Float[Array, " G"]:
     """Return (R_i - mean R) / (std R + 1e-6) over the survivors of a group [G], std unbiased (GRPO).
 
     Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43; DeepSeekMath arXiv 2402.03300; verl
@@ -66,7 +78,7 @@ def grpo(rewards: Array, survivors: Array) -> Array:
 
 
 @per_group
-def grpo_no_std(rewards: Array, survivors: Array) -> Array:
+def grpo_no_std(rewards: Float[Array, " G"], survivors: Bool[Array, " G"]) -> Float[Array, " G"]:
     """Return R_i - mean R over the survivors of a group [G] (Dr. GRPO).
 
     Reference: cancel Eq. 29; Dr. GRPO arXiv 2503.20783; verl core_algos.compute_grpo_outcome_advantage
@@ -79,7 +91,7 @@ def grpo_no_std(rewards: Array, survivors: Array) -> Array:
 
 
 @per_group
-def rloo(rewards: Array, survivors: Array) -> Array:
+def rloo(rewards: Float[Array, " G"], survivors: Bool[Array, " G"]) -> Float[Array, " G"]:
     """Return R_i minus the mean of the n - 1 other survivors: n / (n - 1) times `grpo_no_std` [G].
 
     Reference: lr App. C; RLOO arXiv 2402.14740; verl core_algos.compute_rloo_outcome_advantage.
@@ -90,7 +102,7 @@ def rloo(rewards: Array, survivors: Array) -> Array:
     return jnp.where(differ(rewards, survivors), centered * (count / jnp.maximum(count - 1, 1)), 0)
 
 
-def gpg(batch: TokenBatch, survivors: Array) -> Array:
+def gpg(batch: TokenBatch, survivors: SequenceMask) -> PerSequence:
     """Return `grpo_no_std` times B / (number of sequences with a nonzero reward) [B] (GPG).
 
     Reference: GPG arXiv 2504.02546; verl core_algos.compute_gpg_outcome_advantage.
@@ -101,7 +113,7 @@ def gpg(batch: TokenBatch, survivors: Array) -> Array:
     return grpo_no_std(batch, survivors) * (count / jnp.maximum(nonzero, 1))
 
 
-def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
+def whiten_rewards(batch: TokenBatch, survivors: SequenceMask) -> PerSequence:
     """Return the rewards whitened over the tokens of the batch [B]: long sequences weigh more (REINFORCE++).
 
     Whitened means minus the mean, over the unbiased standard deviation.
@@ -117,7 +129,7 @@ def whiten_rewards(batch: TokenBatch, survivors: Array) -> Array:
     return jnp.where(survivors & differ(batch.rewards, tokens.any(axis=1)), advantages, 0)
 
 
-def _whiten(x: Array, mask: Array) -> Array:
+def _whiten(x: PerToken, mask: TokenMask) -> PerToken:
     count = jnp.sum(mask, dtype=jnp.float32)
     centered = x - masked_mean(x, mask)
     variance = masked_sum(centered**2, mask) / jnp.maximum(count - 1, 1)
@@ -138,13 +150,13 @@ class Gae:
     lam: Scalar = 1.0
     needs: ClassVar[tuple[str, ...]] = ("values",)
 
-    def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
+    def __call__(self, batch: TokenBatch, survivors: SequenceMask) -> PerToken:
         """Return the whitened advantages [B, T]."""
         raw = self.compute_unwhitened(batch)
         tokens = batch.mask & survivors[:, None]
         return jnp.where(tokens, _whiten(raw, tokens), 0)
 
-    def compute_unwhitened(self, batch: TokenBatch) -> Array:
+    def compute_unwhitened(self, batch: TokenBatch) -> PerToken:
         """Return A before whitening [B, T]; plus `values` it is the target of the critic."""
         assert batch.values is not None
         return jax.vmap(self._sequence)(batch.rewards, jax.lax.stop_gradient(batch.values), batch.mask)
@@ -181,7 +193,7 @@ ADVANTAGES: dict[str, Estimator] = {
 }
 
 
-def group_filter(batch: TokenBatch) -> Array:
+def group_filter(batch: TokenBatch) -> SequenceMask:
     """Return which sequences are in groups whose rewards differ [B]; the others leave the loss.
 
     Reference: lr App. C; DAPO arXiv 2503.14476; verl algorithm.filter_groups.

@@ -5,15 +5,14 @@ Each maps float32 terms [B, T] and a bool mask [B, T] to a float32 scalar, zero 
 
 from collections.abc import Callable
 
-import jax
+from jaxtyping import Float
 
-from simlab.objectives.batch import masked_mean, masked_sum
+from simlab.objectives.batch import Array, PerToken, TokenMask, masked_mean, masked_sum
 
-Array = jax.Array
-Aggregation = Callable[[Array, Array], Array]
+Aggregation = Callable[[PerToken, TokenMask], Float[Array, ""]]
 
 
-def token_mean(terms: Array, mask: Array) -> Array:
+def token_mean(terms: PerToken, mask: TokenMask) -> Float[Array, ""]:
     """Return the mean over all tokens of the batch: long sequences weigh more.
 
     Reference: verl core_algos.agg_loss token-mean; TRL loss_type dapo.
@@ -21,7 +20,7 @@ def token_mean(terms: Array, mask: Array) -> Array:
     return masked_mean(terms, mask)
 
 
-def token_sum(terms: Array, mask: Array) -> Array:
+def token_sum(terms: PerToken, mask: TokenMask) -> Float[Array, ""]:
     """Return the sum over all tokens of the batch.
 
     Reference: verl core_algos.agg_loss token-sum.
@@ -29,7 +28,7 @@ def token_sum(terms: Array, mask: Array) -> Array:
     return masked_sum(terms, mask)
 
 
-def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
+def seq_mean_token_sum(terms: PerToken, mask: TokenMask) -> Float[Array, ""]:
     """Return the sum over the tokens of a sequence, averaged over the sequences that have a token.
 
     Reference: cancel Eq. 1, 8, 80; lr Eq. 2; verl core_algos.agg_loss seq-mean-token-sum.
@@ -37,7 +36,7 @@ def seq_mean_token_sum(terms: Array, mask: Array) -> Array:
     return masked_mean(masked_sum(terms, mask, axis=1), mask.any(axis=1))
 
 
-def seq_mean_token_sum_norm(terms: Array, mask: Array) -> Array:
+def seq_mean_token_sum_norm(terms: PerToken, mask: TokenMask) -> Float[Array, ""]:
     """Return `seq_mean_token_sum` divided by the padded length T, a constant (Dr. GRPO).
 
     Reference: Dr. GRPO arXiv 2503.20783; verl core_algos.agg_loss seq-mean-token-sum-norm; TRL
@@ -46,7 +45,7 @@ def seq_mean_token_sum_norm(terms: Array, mask: Array) -> Array:
     return seq_mean_token_sum(terms, mask) / terms.shape[1]
 
 
-def seq_mean_token_mean(terms: Array, mask: Array) -> Array:
+def seq_mean_token_mean(terms: PerToken, mask: TokenMask) -> Float[Array, ""]:
     """Return the mean over the tokens of a sequence, averaged over the sequences that have a token.
 
     Reference: hacking Eq. 2, 16, 24; acrl Eq. 1; cancel Eq. 66, 68; verl core_algos.agg_loss

@@ -4,12 +4,20 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Scalar, pytree, static
 
 Array = jax.Array
+PerToken = Float[Array, "B T"]
+"""One number per response token."""
+TokenMask = Bool[Array, "B T"]
+"""True at the response tokens that count."""
+PerSequence = Float[Array, " B"]
+"""One number per response."""
+SequenceMask = Bool[Array, " B"]
+"""True at the responses that count."""
 
 
 @pytree
@@ -62,13 +70,13 @@ def prepare_batch(batch: TokenBatch) -> TokenBatch:
     _check_shapes(batch)
     mask = jnp.asarray(batch.mask).astype(bool)
 
-    def clean(x: Array) -> Array:
+    def clean(x: AnyArray) -> Array:
         return jnp.where(mask, jnp.asarray(x, jnp.float32), jnp.float32(0))
 
-    def clean_optional(x: Array | None) -> Array | None:
+    def clean_optional(x: AnyArray | None) -> Array | None:
         return None if x is None else clean(x)
 
-    def clean_vocabulary(x: Array | None) -> Array | None:
+    def clean_vocabulary(x: AnyArray | None) -> Array | None:
         return None if x is None else jnp.where(mask[..., None], jnp.asarray(x, jnp.float32), jnp.float32(0))
 
     return replace(
@@ -112,27 +120,31 @@ def _check_shapes(batch: TokenBatch) -> None:
         raise ValueError(f"group_size {batch.group_size} does not divide the {shape[0]} sequences")
 
 
-def masked_sum(x: Array, mask: Array, axis: int | None = None) -> Array:
+def masked_sum(
+    x: Float[AnyArray, "*S"], mask: Shaped[AnyArray, "*S"], axis: int | None = None
+) -> Float[Array, "..."]:
     """Return the sum of `x` where `mask`; zero where nothing is left."""
     return jnp.sum(jnp.where(mask, x, jnp.float32(0)), axis=axis)
 
 
-def masked_mean(x: Array, mask: Array, axis: int | None = None) -> Array:
+def masked_mean(
+    x: Float[AnyArray, "*S"], mask: Shaped[AnyArray, "*S"], axis: int | None = None
+) -> Float[Array, "..."]:
     """Return the mean of `x` where `mask`; zero where nothing is left."""
     count = jnp.sum(mask, axis=axis, dtype=jnp.float32)
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
 
 
-def clamp(x: Array, low: Scalar, high: Scalar) -> Array:
+def clamp(x: Float[Array, "*S"], low: Scalar, high: Scalar) -> Float[Array, "*S"]:
     """Clip with gradient one inside and on the bounds, zero outside (`jnp.clip` halves it on a tie)."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
-def magnitude(x: Array) -> Array:
+def magnitude(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Return |x| with gradient sign(x), which is zero at zero as in torch (that of `jnp.abs` is one)."""
     return x * jax.lax.stop_gradient(jnp.sign(x))
 
 
-def by_group(x: Array, group_size: int) -> Array:
+def by_group(x: Shaped[Array, "B ..."], group_size: int) -> Shaped[Array, "N G ..."]:
     """View [B, ...] as [N, G, ...]."""
     return x.reshape(-1, group_size, *x.shape[1:])

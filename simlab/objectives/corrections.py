@@ -10,11 +10,20 @@ import jax.numpy as jnp
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Scalar, pytree, static
-from simlab.objectives.batch import Array, TokenBatch, by_group, clamp, masked_mean, masked_sum
+from simlab.objectives.batch import (
+    PerSequence,
+    PerToken,
+    SequenceMask,
+    TokenBatch,
+    by_group,
+    clamp,
+    masked_mean,
+    masked_sum,
+)
 from simlab.objectives.divergences import symmetric_binary_kl
 
 Bounds = Scalar | tuple[Scalar, Scalar]
-LogRho = Callable[[TokenBatch], Array]
+LogRho = Callable[[TokenBatch], PerToken]
 
 # verl's SAFETY_BOUND: log rho is clamped to +-20 before it is exponentiated.
 LOG_RHO_LIMIT = 20.0
@@ -24,7 +33,7 @@ AREAL_FLOOR = 1e-8
 VACO_LOG_LIMIT = 10.0
 
 
-def token_log_rho(batch: TokenBatch) -> Array:
+def token_log_rho(batch: TokenBatch) -> PerToken:
     """Return log rho[i, t] clamped to +-20; [B, T], in nats.
 
     Reference: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
@@ -34,22 +43,25 @@ def token_log_rho(batch: TokenBatch) -> Array:
     return clamp(batch.logp_train - batch.logp_infer, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
 
 
-def sequence_log_rho(batch: TokenBatch) -> Array:
+def sequence_log_rho(batch: TokenBatch) -> PerToken:
     """Return the log of the product of rho over a sequence, clamped to +-20, at each of its tokens [B, T].
 
     Reference: lr Eq. 4; acrl Eq. 3; verl rollout_corr_helper rollout_is sequence.
     """
-    total = masked_sum(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
-    return jnp.broadcast_to(clamp(total, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
+    return _pooled_log_rho(batch, masked_sum)
 
 
-def geometric_log_rho(batch: TokenBatch) -> Array:
+def geometric_log_rho(batch: TokenBatch) -> PerToken:
     """Return the mean of log rho over a sequence, clamped to +-20, at each of its tokens [B, T].
 
     Reference: slime tis_level geometric.
     """
-    mean = masked_mean(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
-    return jnp.broadcast_to(clamp(mean, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
+    return _pooled_log_rho(batch, masked_mean)
+
+
+def _pooled_log_rho(batch: TokenBatch, pool: Callable[..., PerSequence]) -> PerToken:
+    pooled = pool(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
+    return jnp.broadcast_to(clamp(pooled, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
 
 
 def as_bounds(bounds: Bounds) -> tuple[Scalar, Scalar]:
@@ -69,7 +81,7 @@ class Truncated:
     log_rho: LogRho = static(default=token_log_rho)
     correction_clip: Bounds = 2.0
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Weights [B, T]."""
         del advantages
         low, high = as_bounds(self.correction_clip)
@@ -88,7 +100,7 @@ class Masked:
     log_rho: LogRho = static(default=token_log_rho)
     correction_clip: Bounds = 2.0
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Weights [B, T]."""
         del advantages
         low, high = as_bounds(self.correction_clip)
@@ -106,7 +118,7 @@ class KpopWeights:
 
     kpop_bound: Scalar = 0.1
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Weights [B, T]."""
         del advantages
         divergence = symmetric_binary_kl(batch.logp_train, batch.logp_infer, AREAL_FLOOR)
@@ -127,7 +139,7 @@ class Vaco:
     vaco_bound: Scalar = 0.3
     correction_clip: Scalar = 2.0
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Weights [B, T]."""
         log_rho = token_log_rho(batch)
         rho = jnp.exp(clamp(log_rho, -VACO_LOG_LIMIT, VACO_LOG_LIMIT))
@@ -136,7 +148,7 @@ class Vaco:
         return jnp.where(dropped, 0, jnp.minimum(jnp.exp(log_rho), self.correction_clip))
 
 
-def sequence_discrepancy(batch: TokenBatch) -> Array:
+def sequence_discrepancy(batch: TokenBatch) -> PerSequence:
     """Return d[i], the mean of |pi_train - pi_infer| over the tokens of a sequence; [B].
 
     Reference: acrl Eq. 5, 6.
@@ -146,23 +158,23 @@ def sequence_discrepancy(batch: TokenBatch) -> Array:
     return masked_mean(jnp.abs(train - infer), batch.mask, axis=1)
 
 
-def _sequence_level(d: Array, real: Array, group_size: int) -> Array:
+def _sequence_level(d: PerSequence, real: SequenceMask, group_size: int) -> PerSequence:
     del real, group_size
     return d
 
 
-def _group_level(d: Array, real: Array, group_size: int) -> Array:
+def _group_level(d: PerSequence, real: SequenceMask, group_size: int) -> PerSequence:
     mean = masked_mean(by_group(d, group_size), by_group(real, group_size), axis=1)
     return jnp.repeat(mean, group_size)
 
 
-def _batch_level(d: Array, real: Array, group_size: int) -> Array:
+def _batch_level(d: PerSequence, real: SequenceMask, group_size: int) -> PerSequence:
     del group_size
     return jnp.full_like(d, masked_mean(d, real))
 
 
 # Over what the current discrepancy Y is averaged: d [B], has tokens [B], group size -> Y [B].
-ACRL_LEVELS: dict[str, Callable[[Array, Array, int], Array]] = {
+ACRL_LEVELS: dict[str, Callable[[PerSequence, SequenceMask, int], PerSequence]] = {
     "sequence": _sequence_level,
     "group": _group_level,
     "batch": _batch_level,
@@ -188,13 +200,13 @@ class Acrl:
     acrl_reference: Scalar | None = None
     acrl_level: str = static(default="group")
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Weights [B, T]."""
         alpha = jnp.sign(advantages) * self.strength(batch)[:, None]
         exponent = clamp(alpha * token_log_rho(batch), -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
         return jnp.minimum(jnp.exp(exponent), self.acrl_clip)
 
-    def strength(self, batch: TokenBatch) -> Array:
+    def strength(self, batch: TokenBatch) -> PerSequence:
         """Return gamma (1 - Y / X) per sequence [B]: alpha up to the sign of the advantage."""
         d, real = sequence_discrepancy(batch), batch.mask.any(axis=1)
         current = lookup(ACRL_LEVELS, self.acrl_level, kind="acrl_level")(d, real, batch.group_size)

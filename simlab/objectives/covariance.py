@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Bool, Int
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import draw_array, stream
-from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, masked_mean
+from simlab.objectives.batch import Array, PerToken, TokenBatch, TokenMask, clamp, magnitude, masked_mean
 from simlab.objectives.divergences import rank_ascending
 from simlab.objectives.ratios import SignAwareClip, Surrogate
 
@@ -18,7 +19,7 @@ from simlab.objectives.ratios import SignAwareClip, Surrogate
 WIDE_LIMIT = 60.0
 
 
-def wide_ratio(batch: TokenBatch) -> Array:
+def wide_ratio(batch: TokenBatch) -> PerToken:
     """Return r = exp(logp - logp_train) [B, T], the log clamped to +-60 with zero gradient beyond.
 
     Deviation: verl has no clamp in these losses and overflows beyond 88.
@@ -26,7 +27,7 @@ def wide_ratio(batch: TokenBatch) -> Array:
     return jnp.exp(clamp(batch.logp - batch.logp_train, -WIDE_LIMIT, WIDE_LIMIT))
 
 
-def covariance(batch: TokenBatch, advantages: Array) -> Array:
+def covariance(batch: TokenBatch, advantages: PerToken) -> PerToken:
     """Return the covariance term of each token [B, T], without gradient.
 
     Reference: arXiv 2505.22617; verl core_algos.compute_policy_loss_clip_cov.
@@ -35,7 +36,7 @@ def covariance(batch: TokenBatch, advantages: Array) -> Array:
     return (advantages - masked_mean(advantages, batch.mask)) * (logp - masked_mean(logp, batch.mask))
 
 
-def count_of(ratio: Scalar, mask: Array) -> Array:
+def count_of(ratio: Scalar, mask: TokenMask) -> Int[Array, ""]:
     """Return max(1, int(ratio n)) for the n tokens of `mask`, in float64 if `ratio` is a Python number."""
     tokens = jnp.sum(mask)
     if isinstance(ratio, float | int):
@@ -62,7 +63,7 @@ class ClipCov(Surrogate):
     clip_low: Scalar = 0.2
     clip_high: Scalar = 0.2
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         ratio = wide_ratio(batch)
         weights = SignAwareClip(self.clip_low, self.clip_high)(ratio, advantages)
@@ -77,7 +78,7 @@ class ClipCov(Surrogate):
         return jnp.where(candidates & (rank_ascending(lots, candidates) < count), 0, weights)
 
 
-def _nan_if(undecided: Array) -> Array:
+def _nan_if(undecided: Bool[Array, ""]) -> Array:
     if not isinstance(undecided, Tracer) and undecided:
         raise ValueError("clip_cov has more candidates than draws: key must be a random key, got None.")
     return jnp.where(undecided, jnp.nan, 1)
@@ -97,12 +98,12 @@ class KlCov(Surrogate):
     kl_cov_ratio: Scalar = 2e-4
     kl_cov_coefficient: Scalar = 0.1
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         del advantages
         return wide_ratio(batch)
 
-    def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
+    def penalty(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Penalty [B, T] of the chosen tokens, zero elsewhere."""
         ranks = rank_ascending(-covariance(batch, advantages), batch.mask)
         chosen = batch.mask & (ranks < count_of(self.kl_cov_ratio, batch.mask))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import draw_array, stream
-from simlab.objectives.batch import Array, TokenBatch
+from simlab.objectives.batch import PerToken, TokenBatch
 
 
 @pytree
@@ -23,7 +23,7 @@ class LowProbabilityDelta:
     distortion_delta: Scalar = 2.0
     distortion_threshold: Scalar = 0.1
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> PerToken:
         """Weights [B, T]."""
         low = jnp.exp(batch.logp_train) < self.distortion_threshold
         return jnp.where(low, jnp.float32(self.distortion_delta), 1)
@@ -39,7 +39,7 @@ class GaussianNoise:
     distortion_std: Scalar = 0.2
     needs: ClassVar[tuple[str, ...]] = ("key",)
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> PerToken:
         """Weights [B, T]."""
         assert batch.key is not None
         noise = draw_array(

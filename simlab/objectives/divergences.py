@@ -7,22 +7,23 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from simlab.core.pytree import Scalar
-from simlab.objectives.batch import Array, TokenBatch, clamp
+from simlab.objectives.batch import Array, PerToken, TokenBatch, TokenMask, clamp
 
-Anchor = Callable[[TokenBatch], Array]
+Anchor = Callable[[TokenBatch], PerToken]
 
 # Stable-RL's floor of the masses of merged tokens.
 MERGED_FLOOR = 1e-12
 
 
-def old_logp(batch: TokenBatch) -> Array:
+def old_logp(batch: TokenBatch) -> PerToken:
     """Return log-probabilities of theta_old under the training engine [B, T]."""
     return batch.logp_train
 
 
-def rollout_logp(batch: TokenBatch) -> Array:
+def rollout_logp(batch: TokenBatch) -> PerToken:
     """Return log-probabilities of theta_old under the inference engine [B, T]."""
     return batch.logp_infer
 
@@ -31,12 +32,12 @@ def rollout_logp(batch: TokenBatch) -> Array:
 ANCHORS: dict[str, Anchor] = {"old": old_logp, "rollout": rollout_logp}
 
 
-def probability(logp: Array) -> Array:
+def probability(logp: PerToken) -> PerToken:
     """Return exp(logp), at most one: a log-probability above zero is an error of the caller."""
     return jnp.exp(jnp.minimum(logp, 0))
 
 
-def binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
+def binary_kl(log_p: PerToken, log_q: PerToken, floor: float) -> PerToken:
     """Return KL between the distributions (p, 1 - p) and (q, 1 - q) of each token.
 
     Args:
@@ -56,7 +57,7 @@ def binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
     return p * jnp.log(p / q) + rest_p * jnp.log(rest_p / rest_q)
 
 
-def symmetric_binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
+def symmetric_binary_kl(log_p: PerToken, log_q: PerToken, floor: float) -> PerToken:
     """Return the larger of the two binary KL divergences of each token [B, T]; arguments as in `binary_kl`.
 
     Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
@@ -64,7 +65,7 @@ def symmetric_binary_kl(log_p: Array, log_q: Array, floor: float) -> Array:
     return jnp.maximum(binary_kl(log_p, log_q, floor), binary_kl(log_q, log_p, floor))
 
 
-def most_probable(logp: Array, top_k: Scalar) -> Array:
+def most_probable(logp: Float[Array, "*B V"], top_k: Scalar) -> Bool[Array, "*B V"]:
     """Return which of the tokens [..., V] are the `top_k` most probable ones; of equal ones the first."""
     size = logp.shape[-1]
     if isinstance(top_k, int | float):
@@ -74,7 +75,9 @@ def most_probable(logp: Array, top_k: Scalar) -> Array:
     return jnp.argsort(jnp.argsort(-logp, axis=-1), axis=-1).astype(jnp.float32) < top_k
 
 
-def head_and_rest(batch: TokenBatch, top_k: Scalar) -> tuple[Array, Array, Array, Array, Array]:
+def head_and_rest(
+    batch: TokenBatch, top_k: Scalar
+) -> tuple[Bool[Array, "B T V"], Float[Array, "B T V"], Float[Array, "B T V"], PerToken, PerToken]:
     """Merge all tokens but the sampler's `top_k` most probable ones and the sampled one.
 
     Args:
@@ -100,7 +103,7 @@ def head_and_rest(batch: TokenBatch, top_k: Scalar) -> tuple[Array, Array, Array
     return head, log_p, log_mu, rest_p, rest_mu
 
 
-def top_k_tv(batch: TokenBatch, top_k: Scalar) -> Array:
+def top_k_tv(batch: TokenBatch, top_k: Scalar) -> PerToken:
     """Return the total variation of p and mu over the kept tokens and the rest [B, T].
 
     Reference: DPPO arXiv 2602.04879 Top-K; Stable-RL compute_topk_kl.
@@ -110,7 +113,7 @@ def top_k_tv(batch: TokenBatch, top_k: Scalar) -> Array:
     return (apart + jnp.abs(jnp.exp(rest_p) - jnp.exp(rest_mu))) / 2
 
 
-def top_k_kl(batch: TokenBatch, top_k: Scalar) -> Array:
+def top_k_kl(batch: TokenBatch, top_k: Scalar) -> PerToken:
     """Return KL(mu, p) over the kept tokens and the rest [B, T], in nats.
 
     Reference: DPPO arXiv 2602.04879 Top-K; Stable-RL compute_topk_kl.
@@ -121,7 +124,7 @@ def top_k_kl(batch: TokenBatch, top_k: Scalar) -> Array:
     return apart + jnp.exp(rest_mu) * (rest_mu - rest_p)
 
 
-def rank_ascending(x: Array, chosen: Array) -> Array:
+def rank_ascending(x: Float[Array, "*S"], chosen: Bool[Array, "*S"]) -> Int[Array, "*S"]:
     """Return the rank (0 is the smallest) of each entry among those `chosen`, which come first."""
     flat = jnp.where(chosen, x, jnp.inf).reshape(-1)
     # Entries that are not chosen sort behind chosen ones, also behind infinite ones.
@@ -130,7 +133,7 @@ def rank_ascending(x: Array, chosen: Array) -> Array:
     return ranks.reshape(x.shape)
 
 
-def smallest_with_mean(squares: Array, chosen: Array, bound: Scalar, *, strict: bool) -> Array:
+def smallest_with_mean(squares: PerToken, chosen: TokenMask, bound: Scalar, *, strict: bool) -> TokenMask:
     """Keep the smallest of the `chosen` squares whose running mean stays within `bound`.
 
     Args:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
-from simlab.objectives.batch import Array, TokenBatch, prepare_batch
+from simlab.objectives.batch import Array, PerToken, TokenBatch, prepare_batch
 from simlab.objectives.catalog import get_objective
 from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
 
@@ -22,7 +22,7 @@ def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
     return with_overrides(objective, **overrides)
 
 
-def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
+def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Float[Array, ""]:
     """Compute the objective, which training maximizes; the loss of the frameworks is its negative.
 
     Args:
@@ -42,7 +42,7 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
     return value_from_terms(resolved, batch, rollout_terms(resolved, batch))
 
 
-def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
+def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> PerToken:
     """Compute c[i, t] = d objective / d log p[i, t].
 
     A model trained on `sum(stop_gradient(c) * logp)` takes the same step as on the objective itself.
@@ -65,7 +65,9 @@ def token_coefficients(objective: str | Objective, batch: TokenBatch, **override
     return jax.grad(lambda x: objective_value(resolved, replace(batch, logp=x)))(logp)
 
 
-def vocabulary_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Array:
+def vocabulary_coefficients(
+    objective: str | Objective, batch: TokenBatch, **overrides: PyTree
+) -> Float[Array, "B T V"]:
     """Return d objective / d log p(v) for every token v of the vocabulary.
 
     A model trained on the sum of these constants times log p(v) takes the same step as on the objective.

@@ -7,17 +7,20 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Shaped
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Scalar
 from simlab.objectives.advantages import Gae
 from simlab.objectives.aggregation import Aggregation, token_mean
-from simlab.objectives.batch import Array, TokenBatch, clamp, magnitude, prepare_batch
+from simlab.objectives.batch import Array, PerToken, TokenBatch, clamp, magnitude, prepare_batch
 from simlab.objectives.ratios import token_ratio
 from simlab.objectives.rejection import k1, k2, k3
 
 
-def entropy_bonus(entropy: Array, mask: Array, aggregation: Aggregation = token_mean) -> Array:
+def entropy_bonus(
+    entropy: PerToken, mask: Shaped[Array, "B T"], aggregation: Aggregation = token_mean
+) -> Float[Array, ""]:
     """Return the mean entropy of the policy, in nats.
 
     Args:
@@ -31,16 +34,21 @@ def entropy_bonus(entropy: Array, mask: Array, aggregation: Aggregation = token_
     return aggregation(jnp.where(real, entropy, 0), real)
 
 
-def _safe_k3(log_ratio: Array) -> Array:
+def _safe_k3(log_ratio: Float[Array, "*S"]) -> Float[Array, "*S"]:
     return k3(clamp(log_ratio, -20.0, 20.0))
 
 
-def _capped_k3(log_ratio: Array) -> Array:
+def _capped_k3(log_ratio: Float[Array, "*S"]) -> Float[Array, "*S"]:
     return clamp(_safe_k3(log_ratio), -10.0, 10.0)
 
 
 # Of log(reference / policy), the sample drawn from the policy.
-KL_ESTIMATORS: dict[str, Callable[[Array], Array]] = {"k1": k1, "abs": magnitude, "k2": k2, "k3": _capped_k3}
+KL_ESTIMATORS: dict[str, Callable[[PerToken], PerToken]] = {
+    "k1": k1,
+    "abs": magnitude,
+    "k2": k2,
+    "k3": _capped_k3,
+}
 
 
 def kl_penalty(
@@ -49,7 +57,7 @@ def kl_penalty(
     aggregation: Aggregation = token_mean,
     *,
     bias_corrected: bool = False,
-) -> Array:
+) -> Float[Array, ""]:
     """Return minus the estimated KL(policy, reference), in nats.
 
     The derivative is that of the estimator itself (verl without the straight-through `+`). With
@@ -82,12 +90,12 @@ def kl_penalty(
 
 
 def critic_penalty(
-    values: Array,
+    values: PerToken,
     batch: TokenBatch,
     value_clip: Scalar = 0.5,
     gae: Gae = Gae(),  # noqa: B008 - frozen
     aggregation: Aggregation = token_mean,
-) -> Array:
+) -> Float[Array, ""]:
     """Return minus half the squared error of the critic against the GAE returns, value-clipped.
 
     Args:

@@ -7,17 +7,24 @@ the tokens that are kept, minus the regularizers
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from math import inf
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import pytree, static, static_names
 from simlab.objectives.advantages import ADVANTAGES, Estimator, group_filter
 from simlab.objectives.aggregation import AGGREGATIONS, Aggregation, seq_mean_token_mean
-from simlab.objectives.batch import Array, TokenBatch, by_group
+from simlab.objectives.batch import (
+    Array,
+    PerSequence,
+    PerToken,
+    SequenceMask,
+    TokenBatch,
+    TokenMask,
+    by_group,
+)
 from simlab.objectives.corrections import ACRL_LEVELS
 from simlab.objectives.divergences import ANCHORS
 from simlab.objectives.override_ranges import check_range
@@ -27,7 +34,7 @@ from simlab.objectives.token_baseline import OptimalTokenBaseline
 from simlab.objectives.transforms import GroupTransform
 from simlab.objectives.vocabulary_terms import ScoreCentering
 
-Weights = Callable[[TokenBatch, Array], Array]
+Weights = Callable[[TokenBatch, PerToken], PerToken]
 
 BASELINES = {"all": "all", "survivors": "survivors"}
 
@@ -65,11 +72,11 @@ class Objective:
     advantage: Estimator = static()
     surrogate: Surrogate
     correction: Weights | None = None
-    rejections: tuple[Callable[[TokenBatch], Array], ...] = ()
+    rejections: tuple[Callable[[TokenBatch], TokenMask], ...] = ()
     staleness: OffPolicySequenceMask | None = None
     transform: GroupTransform | None = None
-    distortion: Callable[[TokenBatch], Array] | None = None
-    regularizers: tuple[Callable[[TokenBatch], Array], ...] = ()
+    distortion: Callable[[TokenBatch], PerToken] | None = None
+    regularizers: tuple[Callable[[TokenBatch], Float[Array, ""]], ...] = ()
     centering: ScoreCentering | None = None
     aggregation: Aggregation = static(default=seq_mean_token_mean)
     group_filter: bool = static(default=False)
@@ -81,10 +88,10 @@ class Objective:
 class RolloutTerms:
     """Terms that stay constant during the updates on one rollout, without gradient; all [B, T]."""
 
-    advantages: Array
-    correction: Array
-    distortion: Array
-    mask: Array
+    advantages: PerToken
+    correction: PerToken
+    distortion: PerToken
+    mask: TokenMask
 
 
 def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
@@ -120,7 +127,7 @@ def rollout_terms(objective: Objective, batch: TokenBatch) -> RolloutTerms:
     return jax.lax.stop_gradient(terms)
 
 
-def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Array:
+def _advantages(objective: Objective, batch: TokenBatch, survivors: SequenceMask) -> PerSequence | PerToken:
     estimator, correction = objective.advantage, objective.correction
     if correction is None or not isinstance(estimator, OptimalTokenBaseline):
         return estimator(batch, survivors)
@@ -128,7 +135,7 @@ def _advantages(objective: Objective, batch: TokenBatch, survivors: Array) -> Ar
     return estimator.weigh(batch, survivors, correction(batch, jnp.zeros(batch.mask.shape, jnp.float32)))
 
 
-def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
+def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Float[Array, ""]:
     """Return the objective of a prepared batch, or of complete groups of it: a float32 scalar to maximize.
 
     Args:
@@ -142,7 +149,7 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
     return surrogate_value(objective, batch, terms) - regularization(objective, batch, terms)
 
 
-def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
+def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Float[Array, ""]:
     """Return the objective without its regularizers; arguments and errors as `value_from_terms`."""
     remaining = _remaining(objective, batch, terms)
     weights = objective.surrogate(remaining, terms.advantages)
@@ -159,7 +166,7 @@ def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms
     return objective.aggregation(jnp.where(remaining.mask, per_token, 0), remaining.mask)
 
 
-def regularization(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Array:
+def regularization(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Float[Array, ""]:
     """Return the sum of the regularizers, which the objective subtracts: a float32 scalar, 0 without any."""
     remaining = _remaining(objective, batch, terms)
     return sum((regularizer(remaining) for regularizer in objective.regularizers), jnp.float32(0))
@@ -173,7 +180,9 @@ def _remaining(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> 
     return replace(batch, mask=terms.mask & objective.staleness(batch, terms.advantages))
 
 
-def transformed_weights(objective: Objective, weights: Array, batch: TokenBatch, advantages: Array) -> Array:
+def transformed_weights(
+    objective: Objective, weights: PerToken, batch: TokenBatch, advantages: PerToken
+) -> PerToken:
     """Apply the group transform to the one weight that all tokens of a sequence share; [B, T] to [B, T]."""
     assert objective.transform is not None
     if not objective.surrogate.one_weight_per_sequence():
@@ -207,7 +216,7 @@ def _type_name(component: object) -> str:
     return type(component).__name__
 
 
-def _find_overrides(node: Any, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
+def _find_overrides(node: PyTree, path: tuple = ()) -> Iterator[tuple[str, tuple]]:
     """Yield (name, path) of every number and named choice in a tree of records."""
     for field in fields(node):
         value, here = getattr(node, field.name), (*path, field.name)
@@ -235,13 +244,13 @@ def override_defaults(objective: Objective) -> dict[str, object]:
     }
 
 
-def _at(node: Any, path: tuple) -> Any:
+def _at(node: PyTree, path: tuple) -> PyTree:
     for step in path:
         node = node[step] if isinstance(node, tuple) else getattr(node, step)
     return node
 
 
-def _show_value(name: str, value: Any) -> object:
+def _show_value(name: str, value: PyTree) -> object:
     if value == inf:
         return "inf"
     return next((key for key, choice in CHOICES.get(name, {}).items() if choice == value), value)
@@ -286,7 +295,7 @@ def with_overrides(
     return objective
 
 
-def _replace_field(node: Any, path: tuple, value: Any) -> Any:
+def _replace_field(node: PyTree, path: tuple, value: PyTree) -> PyTree:
     if not path:
         return value
     if isinstance(node, tuple):

@@ -13,19 +13,20 @@ bound, and advantage zero, exactly, to groups with equal rewards.
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
 
 from simlab.core.pytree import Scalar
 
 
 def plain_grpo(
-    logp: Array,
-    logp_train: Array,
-    rewards: Array,
-    mask: Array,
+    logp: Float[Array, "B T"],
+    logp_train: Float[Array, "B T"],
+    rewards: Float[Array, " B"],
+    mask: Bool[Array, "B T"],
     group_size: int,
     clip_low: Scalar = 0.2,
     clip_high: Scalar = 0.2,
-) -> Array:
+) -> Float[Array, ""]:
     """Compute the GRPO objective of B = N x G responses, to be maximized.
 
     Args:

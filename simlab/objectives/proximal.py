@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Shaped
 
-from simlab.objectives.batch import Array, TokenBatch
+from simlab.core.arrays import AnyArray
+from simlab.objectives.batch import TokenBatch
 
 
-def with_loglinear_proximal(batch: TokenBatch, versions_behind: Array) -> TokenBatch:
+def with_loglinear_proximal(batch: TokenBatch, versions_behind: Shaped[AnyArray, "B _"]) -> TokenBatch:
     """Return `batch` with log q := log mu + alpha (log p - log mu) in place of `logp_train`, p detached.
 
     alpha = clip((d - 1) / d, 0, 1) for a token sampled d versions before theta. So w = p / mu is split into

@@ -7,16 +7,15 @@ holds the tokens that are still in the loss.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree, static
-from simlab.objectives.batch import TokenBatch, clamp, masked_mean, masked_sum
+from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp, masked_mean, masked_sum
 
-Array = jax.Array
-Ratio = Callable[[TokenBatch], Array]
+Ratio = Callable[[TokenBatch], PerToken]
+Clip = Callable[[PerToken, PerToken], PerToken]
 
 # verl's bounds on log ratios, beyond which the gradient is zero: 20 per token, 10 above for the
 # length-normalized sequence ratio. exp(20) is 4.9e8, so products with advantages stay finite in float32.
@@ -24,7 +23,7 @@ TOKEN_LIMIT = 20.0
 SEQUENCE_LIMIT = 10.0
 
 
-def score_through(weights: Array, logp: Array) -> Array:
+def score_through(weights: PerToken, logp: PerToken) -> PerToken:
     """Return `weights` [B, T] as value, with `weights` times the score as gradient: constant coefficients.
 
     Reference: cancel Eq. 68, 81, 85; verl core_algos.compute_policy_loss_gspo.
@@ -32,7 +31,7 @@ def score_through(weights: Array, logp: Array) -> Array:
     return jax.lax.stop_gradient(weights) * (1 + logp - jax.lax.stop_gradient(logp))
 
 
-def token_ratio(batch: TokenBatch) -> Array:
+def token_ratio(batch: TokenBatch) -> PerToken:
     """Return r[i, t] = exp(logp - logp_train) [B, T], the log clamped to +-20 with zero gradient beyond.
 
     Reference: hacking Eq. 2, 25; acrl Eq. 1; cancel Eq. 7; verl core_algos.compute_policy_loss_vanilla.
@@ -40,7 +39,7 @@ def token_ratio(batch: TokenBatch) -> Array:
     return jnp.exp(clamp(batch.logp - batch.logp_train, -TOKEN_LIMIT, TOKEN_LIMIT))
 
 
-def product_ratio(batch: TokenBatch) -> Array:
+def product_ratio(batch: TokenBatch) -> PerToken:
     """Return s[i] = prod_t r[i, t], the ratio of the sequence, at each of its tokens [B, T].
 
     The log of the product is clamped to +-20. Under `seq-mean-token-mean` the value is that of Eq. 11, and
@@ -53,7 +52,7 @@ def product_ratio(batch: TokenBatch) -> Array:
     return jnp.broadcast_to(ratio[:, None], batch.mask.shape)
 
 
-def geometric_ratio(batch: TokenBatch) -> Array:
+def geometric_ratio(batch: TokenBatch) -> PerToken:
     """Return s[i] = exp(mean_t log r[i, t]) [B, T], with the token's own score as gradient (GSPO).
 
     The token form has the gradient of the sequence form where all tokens of a sequence weigh the same, and
@@ -81,7 +80,7 @@ class SignAwareClip:
     clip_low: Scalar = 0.2
     clip_high: Scalar = 0.2
 
-    def __call__(self, ratio: Array, advantages: Array) -> Array:
+    def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
         """Post-clip weight [B, T]."""
         low = jnp.where(advantages < 0, 1 - self.clip_low, -jnp.inf)
         high = jnp.where(advantages < 0, jnp.inf, 1 + self.clip_high)
@@ -99,7 +98,7 @@ class DualClip:
     clip_high: Scalar = 0.2
     dual_clip: Scalar = 3.0
 
-    def __call__(self, ratio: Array, advantages: Array) -> Array:
+    def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
         """Post-clip weight [B, T]."""
         weights = SignAwareClip(self.clip_low, self.clip_high)(ratio, advantages)
         return jnp.where((advantages < 0) & (weights > self.dual_clip), self.dual_clip, weights)
@@ -114,25 +113,17 @@ class SignFreeClip:
 
     clip_high: Scalar = 0.2
 
-    def __call__(self, ratio: Array, advantages: Array) -> Array:
+    def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
         """Post-clip weight [B, T]."""
         del advantages
         return jnp.where(ratio > 1 + self.clip_high, 1 + self.clip_high, ratio)
-
-
-class Clip(Protocol):
-    """A clip maps (ratio [B, T], advantages [B, T]) to weights [B, T]."""
-
-    def __call__(self, ratio: Array, advantages: Array) -> Array:
-        """Post-clip weight [B, T]."""
-        ...
 
 
 class Surrogate(ABC):
     """Base of the surrogates: u, its properties, and how per-token weights multiply it."""
 
     @abstractmethod
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
 
     def one_weight_per_sequence(self) -> bool:
@@ -147,11 +138,11 @@ class Surrogate(ABC):
         """
         return False
 
-    def penalty(self, batch: TokenBatch, advantages: Array) -> Array | None:
+    def penalty(self, batch: TokenBatch, advantages: PerToken) -> PerToken | None:
         """Return what to subtract from the advantage times u [B, T], or None for nothing."""
         del batch, advantages
 
-    def pool(self, weights: Array, mask: Array) -> Array:
+    def pool(self, weights: PerToken, mask: TokenMask) -> PerToken:
         """Return the correction weights [B, T] as they multiply u."""
         del mask
         return weights
@@ -168,7 +159,7 @@ class Clipped(Surrogate):
         """Return whether the ratio is that of the sequence."""
         return self.ratio is not token_ratio
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         return self.clip(self.ratio(batch), advantages)
 
@@ -184,7 +175,7 @@ class LogLikelihood(Surrogate):
         """True."""
         return True
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         del advantages
         return batch.logp
@@ -201,7 +192,7 @@ class SignFreeWeight(Surrogate):
 
     clip_high: Scalar = 0.2
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         return score_through(SignFreeClip(self.clip_high)(token_ratio(batch), advantages), batch.logp)
 
@@ -218,7 +209,7 @@ class ClippedWeight(Surrogate):
     clip_low: Scalar = 0.2
     clip_high: Scalar = 0.2
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         del advantages
         weights = clamp(token_ratio(batch), 1 - self.clip_low, 1 + self.clip_high)
@@ -235,7 +226,7 @@ class SoftGate(Surrogate):
     sapo_tau_positive: Scalar = 1.0
     sapo_tau_negative: Scalar = 1.05
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         positive, negative = jnp.float32(self.sapo_tau_positive), jnp.float32(self.sapo_tau_negative)
         tau = jnp.where(advantages > 0, positive, negative)
@@ -260,7 +251,7 @@ class GeometricMean(Surrogate):
         """True: u is the sequence's geometric mean."""
         return True
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         log_ratio = batch.logp - batch.logp_train
         low = jnp.where(advantages < 0, -self.clip_low, -jnp.inf)
@@ -269,7 +260,7 @@ class GeometricMean(Surrogate):
         ratio = jnp.exp(clamp(mean, -jnp.inf, TOKEN_LIMIT))
         return jnp.broadcast_to(ratio[:, None], batch.mask.shape)
 
-    def pool(self, weights: Array, mask: Array) -> Array:
+    def pool(self, weights: PerToken, mask: TokenMask) -> PerToken:
         """Return the geometric mean of the weights + 1e-10 over each sequence [B, T], as verl does."""
         log_mean = masked_mean(jnp.log(weights + 1e-10), mask, axis=1)
         return jnp.broadcast_to(jnp.exp(log_mean)[:, None], mask.shape)

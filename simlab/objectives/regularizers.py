@@ -3,6 +3,8 @@
 A regularizer maps a batch, whose mask holds the tokens in the loss, to a number.
 """
 
+from jaxtyping import Float
+
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives.batch import Array, TokenBatch, masked_mean
 
@@ -18,6 +20,6 @@ class RolloutKl:
 
     rollout_kl_coefficient: Scalar = 1e-3
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> Float[Array, ""]:
         """Penalty, a scalar."""
         return self.rollout_kl_coefficient * masked_mean((batch.logp - batch.logp_infer) ** 2, batch.mask)

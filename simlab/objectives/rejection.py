@@ -6,38 +6,39 @@ A rejection maps a batch to the tokens it keeps, bool [B, T].
 from collections.abc import Callable
 
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from simlab.core.pytree import Scalar, pytree, static
-from simlab.objectives.batch import Array, TokenBatch, masked_mean, masked_sum
+from simlab.objectives.batch import Array, PerToken, TokenBatch, TokenMask, masked_mean, masked_sum
 from simlab.objectives.corrections import AREAL_FLOOR, token_log_rho
 from simlab.objectives.divergences import probability, rank_ascending, smallest_with_mean, symmetric_binary_kl
 
-Level = Callable[[Array, Array], Array]
+Level = Callable[[PerToken, TokenMask], PerToken]
 
 
-def token(x: Array, mask: Array) -> Array:
+def token(x: PerToken, mask: TokenMask) -> PerToken:
     """Return each token's own value [B, T]."""
     del mask
     return x
 
 
-def seq_sum(x: Array, mask: Array) -> Array:
+def seq_sum(x: PerToken, mask: TokenMask) -> PerToken:
     """Return the sum over the sequence, at each of its tokens [B, T]."""
     return jnp.broadcast_to(masked_sum(x, mask, axis=1)[:, None], mask.shape)
 
 
-def seq_mean(x: Array, mask: Array) -> Array:
+def seq_mean(x: PerToken, mask: TokenMask) -> PerToken:
     """Return the mean over the sequence, at each of its tokens [B, T]."""
     return jnp.broadcast_to(masked_mean(x, mask, axis=1)[:, None], mask.shape)
 
 
-def seq_max(x: Array, mask: Array) -> Array:
+def seq_max(x: PerToken, mask: TokenMask) -> PerToken:
     """Return the maximum over the sequence, at each of its tokens [B, T]; zero without tokens."""
     highest = jnp.max(jnp.where(mask, x, -jnp.inf), axis=1)
     return jnp.broadcast_to(jnp.where(mask.any(axis=1), highest, 0)[:, None], mask.shape)
 
 
-def k1(log_rho: Array) -> Array:
+def k1(log_rho: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Return -log rho, whose mean under pi_infer is KL(pi_infer, pi_train), in nats.
 
     Reference: verl rollout_corr_helper token_k1.
@@ -45,7 +46,7 @@ def k1(log_rho: Array) -> Array:
     return -log_rho
 
 
-def k2(log_rho: Array) -> Array:
+def k2(log_rho: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Return log^2 rho / 2, never negative; KL(pi_infer, pi_train) to second order, in nats.
 
     Reference: verl rollout_corr_helper token_k2.
@@ -53,7 +54,7 @@ def k2(log_rho: Array) -> Array:
     return 0.5 * log_rho**2
 
 
-def k3(log_rho: Array) -> Array:
+def k3(log_rho: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Return rho - 1 - log rho, never negative; its mean under pi_infer is that of `k1`, in nats.
 
     Reference: verl rollout_corr_helper token_k3.
@@ -75,7 +76,7 @@ class RatioBand:
     level: Level = static(default=seq_mean)
     rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> TokenMask:
         """Kept tokens [B, T]."""
         bounds = self.rejection_bounds
         low, high = bounds if isinstance(bounds, tuple | list) else (1 / bounds, bounds)
@@ -92,11 +93,11 @@ class DivergenceCap:
         seq_max_k2, seq_max_k3.
     """
 
-    divergence: Callable[[Array], Array] = static(default=k3)
+    divergence: Callable[[PerToken], PerToken] = static(default=k3)
     level: Level = static(default=seq_mean)
     rejection_bounds: Scalar = 0.01
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> TokenMask:
         """Kept tokens [B, T]."""
         return self.level(self.divergence(token_log_rho(batch)), batch.mask) <= self.rejection_bounds
 
@@ -110,7 +111,7 @@ class Veto:
 
     rejection_bounds: Scalar = 1e-4
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> TokenMask:
         """Kept tokens [B, T]."""
         worst = seq_max(-token_log_rho(batch), batch.mask)
         return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
@@ -125,7 +126,7 @@ class KpopMask:
 
     kpop_bound: Scalar = 0.1
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> TokenMask:
         """Kept tokens [B, T]."""
         return symmetric_binary_kl(batch.logp_train, batch.logp_infer, AREAL_FLOOR) <= self.kpop_bound
 
@@ -142,7 +143,7 @@ class SecondMomentMask:
 
     m2_threshold: Scalar = 0.04
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> TokenMask:
         """Kept tokens [B, T]."""
         squares = token_log_rho(batch) ** 2
         selected = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
@@ -164,7 +165,7 @@ class ProbabilityDifference:
     prob_diff_bounds: tuple[Scalar, Scalar] = (-0.2, 0.2)
     level: Level = static(default=token)
 
-    def __call__(self, batch: TokenBatch) -> Array:
+    def __call__(self, batch: TokenBatch) -> TokenMask:
         """Kept tokens [B, T]."""
         low, high = self.prob_diff_bounds
         difference = probability(batch.logp_train) - probability(batch.logp_infer)
@@ -185,7 +186,7 @@ class OffPolicySequenceMask:
 
     opsm_delta: Scalar = 1e-4
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> TokenMask:
         """Kept tokens [B, T]."""
         drift = seq_mean(batch.logp_train - batch.logp, batch.mask)
         return ~((advantages < 0) & (drift > self.opsm_delta))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from simlab.core.pytree import pytree, static
-from simlab.objectives.batch import Array, TokenBatch, by_group
+from simlab.objectives.batch import PerToken, SequenceMask, TokenBatch, by_group
 
 OTB_EPSILON = 1e-8
 
@@ -24,11 +24,11 @@ class OptimalTokenBaseline:
     zero_tail: bool = static(default=True)
     needs: ClassVar[tuple[str, ...]] = ("sum_squared_probabilities",)
 
-    def __call__(self, batch: TokenBatch, survivors: Array) -> Array:
+    def __call__(self, batch: TokenBatch, survivors: SequenceMask) -> PerToken:
         """Return the advantages [B, T] without correction weights."""
         return self.weigh(batch, survivors, jnp.ones(batch.mask.shape, jnp.float32))
 
-    def weigh(self, batch: TokenBatch, survivors: Array, weights: Array) -> Array:
+    def weigh(self, batch: TokenBatch, survivors: SequenceMask, weights: PerToken) -> PerToken:
         """Return the advantages [B, T] under correction weights [B, T]."""
         assert batch.sum_squared_probabilities is not None
         tokens = batch.mask & survivors[:, None]

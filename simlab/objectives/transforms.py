@@ -8,10 +8,14 @@ false) take no part and their entry is ignored. The result is a constant coeffic
 from abc import ABC, abstractmethod
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from simlab.core.pytree import Scalar, pytree
-from simlab.objectives.batch import Array
+from simlab.objectives.batch import Array, PerToken
 from simlab.objectives.ratios import score_through
+
+PerMember = Float[Array, " G"]
+"""One number per response of a group."""
 
 
 class GroupTransform(ABC):
@@ -21,10 +25,10 @@ class GroupTransform(ABC):
     """
 
     @abstractmethod
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
 
-    def attach(self, weights: Array, logp: Array) -> Array:
+    def attach(self, weights: PerToken, logp: PerToken) -> PerToken:
         """u [B, T] from transformed weights [B, T]."""
         return score_through(weights, logp)
 
@@ -36,7 +40,7 @@ class Unchanged(GroupTransform):
     Reference: cancel Eq. 83, 86.
     """
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         del advantages, real
         return weights
@@ -49,7 +53,7 @@ class MinReplace(GroupTransform):
     Reference: cancel Eq. 17, 50, 59-62, 84, 87-91, Thm. C.1, Thm. K.1.
     """
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         del advantages
         smallest = jnp.min(jnp.where(real, weights, jnp.inf))
@@ -63,7 +67,7 @@ class OrthogonalProjection(GroupTransform):
     Reference: cancel Eq. 18, 63.
     """
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         a = jnp.where(real, advantages, 0)
         return weights - safe_ratio(jnp.sum(a * weights), jnp.sum(a * a)) * a
@@ -80,7 +84,7 @@ class NonNegativeProjection(GroupTransform):
     Reference: cancel Eq. 51.
     """
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         a = jnp.where(real, advantages, 0)
         leaves = weights / jnp.where(a == 0, 1, a)
@@ -106,7 +110,7 @@ class TruncateAndRebalance(GroupTransform):
 
     rebalance_floor: Scalar = 1e-6
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         a = jnp.where(real, advantages, 0)
         raised = jnp.maximum(weights, self.rebalance_floor)
@@ -126,7 +130,7 @@ class Scaled(GroupTransform):
 
     transform_scale: Scalar = 0.5
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         del advantages, real
         return self.transform_scale * weights
@@ -143,16 +147,16 @@ class Differentiated(GroupTransform):
 
     inner: GroupTransform
 
-    def __call__(self, weights: Array, advantages: Array, real: Array) -> Array:
+    def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Transformed weights [G]."""
         return self.inner(weights, advantages, real)
 
-    def attach(self, weights: Array, logp: Array) -> Array:
+    def attach(self, weights: PerToken, logp: PerToken) -> PerToken:
         """u [B, T] from transformed weights [B, T]."""
         return weights * logp
 
 
-def safe_ratio(numerator: Array, denominator: Array) -> Array:
+def safe_ratio(numerator: Float[Array, "*S"], denominator: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Return numerator / denominator, and zero where the denominator is (in value and gradient)."""
     usable = denominator != 0
     return jnp.where(usable, numerator / jnp.where(usable, denominator, 1), 0)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree, static
-from simlab.objectives.batch import Array, TokenBatch, clamp
+from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp
 from simlab.objectives.divergences import (
     Anchor,
     probability,
@@ -27,7 +27,7 @@ PRIME_RL_FLOOR = 1e-6
 TOP_K_COLUMNS = ("tokens", "logp_vocabulary", "logp_infer_vocabulary")
 
 
-def anchored_ratio(batch: TokenBatch, anchor: Anchor) -> Array:
+def anchored_ratio(batch: TokenBatch, anchor: Anchor) -> PerToken:
     """Return p / a, the log clamped to +-20 with zero gradient beyond."""
     return jnp.exp(clamp(batch.logp - anchor(batch), -TOKEN_LIMIT, TOKEN_LIMIT))
 
@@ -81,7 +81,7 @@ class DppoTv(Dppo):
     divergence_top_k: Scalar | None = None
     anchor: Anchor = static(default=rollout_logp)
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         gap = jnp.exp(batch.logp) - jnp.exp(self.anchor(batch))
         top_k = self.top_k()
@@ -109,7 +109,7 @@ class DppoKl(Dppo):
     divergence_top_k: Scalar | None = None
     anchor: Anchor = static(default=rollout_logp)
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         logp, anchor = jax.lax.stop_gradient(batch.logp), self.anchor(batch)
         p, a = probability(logp), probability(anchor)
@@ -122,7 +122,7 @@ class DppoKl(Dppo):
         return _truncate_ratio(batch, self.anchor, self.ratio_cap, jnp.where(advantages > 0, rising, falling))
 
 
-def _truncate_ratio(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: Array) -> Array:
+def _truncate_ratio(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: TokenMask) -> PerToken:
     weights = jnp.minimum(anchored_ratio(batch, anchor), cap)
     return jax.lax.stop_gradient(jnp.where(keep, weights, 0)) * batch.logp
 
@@ -142,7 +142,7 @@ class Ipo(Anchored):
     ratio_cap: Scalar = 1e4
     anchor: Anchor = static(default=rollout_logp)
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         del advantages
         gap = jnp.abs(jnp.exp(batch.logp) - jnp.exp(self.anchor(batch)))
@@ -164,7 +164,7 @@ class Kpop(Anchored):
     kpop_bound: Scalar = 0.1
     anchor: Anchor = static(default=rollout_logp)
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         del advantages
         logp = jax.lax.stop_gradient(batch.logp)
@@ -185,7 +185,7 @@ class Drpo(Anchored):
     drpo_delta: Scalar = 12.5
     anchor: Anchor = static(default=rollout_logp)
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         weights = anchored_ratio(batch, self.anchor)
         penalty = probability(self.anchor(batch)) * (weights - 1) ** 2 / (2 * self.drpo_delta)
@@ -205,7 +205,7 @@ class M2po(Surrogate):
 
     m2_threshold: Scalar = 0.04
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         log_w = jax.lax.stop_gradient(batch.logp - batch.logp_infer)
         outward = batch.mask & (advantages * log_w > 0)

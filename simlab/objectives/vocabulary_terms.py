@@ -9,9 +9,11 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
+from simlab.core.arrays import AnyArray
 from simlab.core.pytree import Scalar, pytree
-from simlab.objectives.batch import Array, TokenBatch
+from simlab.objectives.batch import Array, PerToken, TokenBatch
 from simlab.objectives.divergences import most_probable, rollout_logp
 from simlab.objectives.ratios import Surrogate
 
@@ -34,7 +36,7 @@ class ScoreCentering:
     top_k: Scalar = inf
     needs: ClassVar[tuple[str, ...]] = ("logp_vocabulary", "logp_infer_vocabulary")
 
-    def __call__(self, surrogate: Surrogate, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, surrogate: Surrogate, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Term to subtract from that of the sampled token [B, T], without correction weights."""
         check_surrogate(surrogate)
         assert batch.logp_vocabulary is not None
@@ -45,8 +47,13 @@ class ScoreCentering:
         return jnp.sum(jnp.where(weights == 0, 0, weights * jnp.where(weights == 0, 0, logp)), axis=-1)
 
     def weights(
-        self, surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Array, logp_infer: Array
-    ) -> Array:
+        self,
+        surrogate: Surrogate,
+        batch: TokenBatch,
+        advantages: PerToken,
+        logp: Float[Array, "B T V"],
+        logp_infer: Float[Array, "B T V"],
+    ) -> Float[Array, "B T V"]:
         """Return the factor of log p(v) in the subtracted term [B, T, V]."""
         slopes = jax.vmap(
             lambda x, y: _slope(surrogate, batch, advantages, x, y), in_axes=(-1, -1), out_axes=-1
@@ -74,7 +81,9 @@ def check_surrogate(surrogate: Surrogate) -> None:
         )
 
 
-def _slope(surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Array, infer: Array) -> Array:
+def _slope(
+    surrogate: Surrogate, batch: TokenBatch, advantages: PerToken, logp: PerToken, infer: PerToken
+) -> PerToken:
     """Return d u / d log p [B, T] of a token with these log-probabilities."""
 
     def total(x: Array) -> Array:
@@ -83,7 +92,9 @@ def _slope(surrogate: Surrogate, batch: TokenBatch, advantages: Array, logp: Arr
     return jax.grad(total)(jax.lax.stop_gradient(logp))
 
 
-def with_top_k_report(batch: TokenBatch, ids: Array, logp: Array, vocabulary: int) -> TokenBatch:
+def with_top_k_report(
+    batch: TokenBatch, ids: Int[AnyArray, "B T K"], logp: Float[AnyArray, "B T K"], vocabulary: int
+) -> TokenBatch:
     """Return `batch` with `logp_infer_vocabulary` from an engine that reports its K most probable tokens.
 
     Tokens that were neither reported nor sampled get minus infinity. `score_centering` with `top_k` = K and

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from simlab.core.pytree import Scalar, pytree, static
-from simlab.objectives.batch import Array, TokenBatch, clamp, masked_sum
+from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp, masked_sum
 from simlab.objectives.divergences import Anchor, rollout_logp
 from simlab.objectives.ratios import TOKEN_LIMIT, LogLikelihood, Surrogate
 
@@ -34,7 +34,7 @@ class Vespo(Surrogate):
     ratio_cap: Scalar = 3.0
     anchor: Anchor = static(default=rollout_logp)
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         log_ratio = jax.lax.stop_gradient(batch.logp) - batch.logp_train
         log_weight = masked_sum(clamp(log_ratio, -TOKEN_LIMIT, TOKEN_LIMIT), batch.mask, axis=1)
@@ -46,7 +46,7 @@ class Vespo(Surrogate):
         phi = jnp.exp(scale + k * log_weight - scale * jnp.exp(log_weight))
         return jax.lax.stop_gradient(jnp.broadcast_to(phi, batch.mask.shape)) * batch.logp
 
-    def _shape(self, positive: Array) -> tuple[Array, Array]:
+    def _shape(self, positive: TokenMask) -> tuple[PerToken, PerToken]:
         """Return k and lambda [B, T] by the sign of the advantage."""
         k = jnp.where(positive, jnp.float32(self.vespo_k_positive), self.vespo_k_negative)
         scale = jnp.where(positive, jnp.float32(self.vespo_lambda_positive), self.vespo_lambda_negative)
@@ -63,11 +63,11 @@ class Dro(Surrogate):
 
     dro_beta: Scalar = 0.1
 
-    def __call__(self, batch: TokenBatch, advantages: Array) -> Array:
+    def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """u [B, T]."""
         return LogLikelihood()(batch, advantages)
 
-    def penalty(self, batch: TokenBatch, advantages: Array) -> Array:
+    def penalty(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Quadratic penalty [B, T]."""
         del advantages
         return 0.5 * self.dro_beta * (batch.logp - batch.logp_train) ** 2

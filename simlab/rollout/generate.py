@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from simlab.core.arrays import AnyArray
 from simlab.core.streams import draw_array, stream
@@ -27,7 +27,7 @@ def generate(
     sampling: SamplingParams,
     key: Array,
     prompts: Int[AnyArray, "N P"],
-    check: Callable[[Array], Array],
+    check: Callable[[Int[Array, "B S"]], Float[Array, " B"]],
     *,
     group_size: int,
     length: int,

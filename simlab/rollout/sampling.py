@@ -37,7 +37,7 @@ GREEDY = SamplingParams(top_k=1)
 
 
 def processed_logits(
-    logits: Float[AnyArray, "*B V"], sampling: SamplingParams, position: Array | int, end: int
+    logits: Float[AnyArray, "*B V"], sampling: SamplingParams, position: Int[Array, ""] | int, end: int
 ) -> Float[Array, "*B V"]:
     """Return the logits [..., V] to sample from: over the temperature, -inf where a filter forbids a token.
 

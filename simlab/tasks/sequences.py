@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float, Int
 
-from simlab.tasks.task import Task, end_response
+from simlab.tasks.task import Prompt, Response, Task, end_response
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID
 
 
@@ -31,7 +32,7 @@ class Sorting(Task):
         """Return the digits as text."""
         return f"{number:0{self.difficulty}d}>"
 
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
+    def answer(self, key: Array, prompt: Prompt) -> Response:  # noqa: ARG002 - there is one correct answer
         """Return the digits in ascending order."""
         return end_response(jnp.sort(prompt[: self.difficulty]), self.response_length)
 
@@ -62,7 +63,7 @@ class Recurrence(Task):
         """Return the four digits as text."""
         return f"{number:0{self.ORDER}d}>"
 
-    def terms(self, prompt: Array) -> Array:
+    def terms(self, prompt: Prompt) -> Int[Array, " difficulty"]:
         """Return the first `difficulty` terms as tokens."""
 
         def advance(last, _):
@@ -72,14 +73,14 @@ class Recurrence(Task):
         _, terms = lax.scan(advance, prompt[: self.ORDER] - DIGIT, None, length=self.difficulty)
         return terms + DIGIT
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return correct terms / `difficulty`, 0 with any wrong term or without an end token."""
         ends = response == EOS_TOKEN_ID
         length = jnp.argmax(ends)
         correct = (response[:-1] == self.terms(prompt)) | (np.arange(self.difficulty) >= length)
         return jnp.where(jnp.any(ends) & jnp.all(correct), length / self.difficulty, 0.0).astype(jnp.float32)
 
-    def answer(self, key: Array, prompt: Array) -> Array:
+    def answer(self, key: Array, prompt: Prompt) -> Response:
         """Return 1 to `difficulty` terms, geometrically distributed."""
         stop = min(1.0, self.SHORTNESS / self.difficulty)
         length = jnp.minimum(jax.random.geometric(key, stop), self.difficulty)
@@ -100,11 +101,11 @@ class Chain(Recurrence):
 
     difficulty: int = 64
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return the fraction of `difficulty` before the first wrong term, 0 without an end token."""
         correct = jnp.cumprod(response[:-1] == self.terms(prompt))
         return jnp.where(jnp.any(response == EOS_TOKEN_ID), jnp.mean(correct, dtype=jnp.float32), 0.0)
 
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
+    def answer(self, key: Array, prompt: Prompt) -> Response:  # noqa: ARG002 - there is one correct answer
         """Return all terms."""
         return end_response(self.terms(prompt), self.response_length)

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float, Int
 
 from simlab.tasks.task import (
+    Prompt,
+    Response,
     Task,
     draw_integers,
     end_response,
@@ -41,7 +44,7 @@ class Sum(Task):
         first, second = divmod(number, 10**self.difficulty)
         return f"{first:0{self.difficulty}d}+{second:0{self.difficulty}d}="
 
-    def total(self, prompt: Array) -> Array:
+    def total(self, prompt: Prompt) -> Int[Array, " digits"]:
         """Return the digits of the sum, int32 `[difficulty + 1]`."""
         n = self.difficulty
         total = parse_digits(prompt[:n]) + parse_digits(prompt[n + 1 : 2 * n + 1])
@@ -71,14 +74,14 @@ class Addition(Sum):
         """Scratch, digits and the end token."""
         return self.scratch + self.difficulty + 2
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return 1 for the sum after at most `scratch` letters from a to j, else 0."""
         letters = (response >= LETTER) & (response < LETTER + 10)
         used = jnp.sum(jnp.cumprod(letters.astype(jnp.int32)))
         answer = end_response(self.total(prompt), self.response_length)
         return matches_answer(jnp.roll(response, -used), answer).astype(jnp.float32)
 
-    def answer(self, key: Array, prompt: Array) -> Array:
+    def answer(self, key: Array, prompt: Prompt) -> Response:
         """Return `scratch` random letters and the sum."""
         # A quarter of the number of leading zeros of random bits: k with probability 15/16^(k + 1).
         letters = LETTER + lax.clz(jax.random.bits(key, (self.scratch,))).astype(jnp.int32) // 4
@@ -99,7 +102,7 @@ class TwoSpellings(Sum):
         """Digits and the end token."""
         return self.difficulty + 2
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return 1 for either spelling of the sum, else 0."""
         total = self.total(prompt)
         correct = [
@@ -108,7 +111,7 @@ class TwoSpellings(Sum):
         ]
         return (correct[0] | correct[1]).astype(jnp.float32)
 
-    def answer(self, key: Array, prompt: Array) -> Array:
+    def answer(self, key: Array, prompt: Prompt) -> Response:
         """Return the sum in one of its spellings."""
         total = self.total(prompt)
         return end_response(
@@ -116,7 +119,7 @@ class TwoSpellings(Sum):
         )
 
 
-def _in_letters(digits: Array) -> Array:
+def _in_letters(digits: Int[Array, " digits"]) -> Int[Array, " digits"]:
     return digits - DIGIT + LETTER
 
 
@@ -132,7 +135,7 @@ class Template(Sum):
         """Template, digits and the end token."""
         return len(self.template) + self.difficulty + 2
 
-    def answer(self, key: Array, prompt: Array) -> Array:  # noqa: ARG002 - there is one correct answer
+    def answer(self, key: Array, prompt: Prompt) -> Response:  # noqa: ARG002 - there is one correct answer
         """Return the template and the sum."""
         tokens = jnp.concatenate([encode(self.template), self.total(prompt)])
         return end_response(tokens, self.response_length)
@@ -166,17 +169,17 @@ class DigitSum(Task):
         total, digits = divmod(number, 100)
         return f"{total + digits // 10 + digits % 10:02d}:{digits:02d}="
 
-    def missing(self, prompt: Array) -> Array:
+    def missing(self, prompt: Prompt) -> Int[Array, ""]:
         """Return the sum that the digits of the response must have, int32 scalar."""
         return parse_digits(prompt[:2]) - jnp.sum(prompt[3:5] - DIGIT)
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return 1 for `difficulty` digits with the missing sum and an end token, else 0."""
         digits = response[: self.difficulty]
         written = jnp.all(is_digit(digits)) & (response[self.difficulty] == EOS_TOKEN_ID)
         return (written & (jnp.sum(digits - DIGIT) == self.missing(prompt))).astype(jnp.float32)
 
-    def answer(self, key: Array, prompt: Array) -> Array:
+    def answer(self, key: Array, prompt: Prompt) -> Response:
         """Return digits with the missing sum, each uniform over the values that leave a feasible rest."""
 
         def next_digit(missing, position):

@@ -10,13 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
+from simlab.core.arrays import AnyArray
+from simlab.core.pytree import Scalar
 from simlab.core.ranges import SEED
 from simlab.core.streams import draw_array
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, PAD_TOKEN_ID, encode
 
 SPLITS = ("train", "held_out")
 LONGEST_RESPONSE = 256
+
+Prompt = Int[AnyArray, " P"]
+"""Tokens of one prompt."""
+Response = Int[AnyArray, " T"]
+"""Tokens of one response, ended and padded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +75,10 @@ class Task(ABC):
         """Return the prompt of problem `number` as text; all have the same length."""
 
     @abstractmethod
-    def answer(self, key: Array, prompt: Array) -> Array:
+    def answer(self, key: Array, prompt: Prompt) -> Response:
         """Return a correct response `[T]` to `prompt [P]`, ended and padded; `key` draws one of several."""
 
-    def reward(self, prompt: Array, response: Array) -> Array:
+    def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return the reward in [0, 1] of one `response [T]` to `prompt [P]`, up to its first end token.
 
         By default 1 for the answer, else 0. Override it if there are several answers.
@@ -93,13 +101,13 @@ class Task(ABC):
         prompts = _draw_prompts(self)
         return prompts[self.held_out_size :] if split == "train" else prompts[: self.held_out_size]
 
-    def prompts(self, key: Array, count: int, split: str = "train") -> Array:
+    def prompts(self, key: Array, count: int, split: str = "train") -> Int[Array, "count P"]:
         """Return `count` prompts of a split, drawn with replacement, int32 `[count, P]`."""
         prompts = jnp.asarray(self.prompt_set(split))
         return prompts[draw_integers(key, (count,), 0, len(prompts))]
 
     @partial(jax.jit, static_argnums=0)
-    def check(self, tokens: Array) -> Array:
+    def check(self, tokens: Int[AnyArray, "*B S"]) -> Float[Array, "*B"]:
         """Return the reward of `tokens [..., P + T]`, prompt and response, float32 `[...]`.
 
         Raises:
@@ -116,7 +124,9 @@ class Task(ABC):
         return check(tokens)
 
     @partial(jax.jit, static_argnums=0)
-    def demonstrations(self, key: Array, prompts: Array, error_rate: Array | float = 0.0) -> Array:
+    def demonstrations(
+        self, key: Array, prompts: Int[AnyArray, "n P"], error_rate: Scalar = 0.0
+    ) -> Int[Array, "n T"]:
         """Return one response to each of `prompts [n, P]`, int32 `[n, T]`.
 
         Replaces each digit of a response by a uniform one with probability `error_rate`, so a digit is wrong
@@ -139,7 +149,9 @@ def _draw_prompts(task: Task) -> np.ndarray:
     return np.stack([encode(task.problem(number)) for number in numbers])
 
 
-def draw_integers(key: Array, shape: tuple[int, ...], low: Array | int, high: Array | int) -> Array:
+def draw_integers(
+    key: Array, shape: tuple[int, ...], low: Int[Array, ""] | int, high: Int[Array, ""] | int
+) -> Int[Array, "..."]:
     """Return integers in [low, high), uniform up to a bias of (high - low) / 2^32, int32 `shape`.
 
     `jax.random.randint` needs three times the random bits and compile time to remove that bias.
@@ -148,29 +160,29 @@ def draw_integers(key: Array, shape: tuple[int, ...], low: Array | int, high: Ar
     return low + (draw_array(jax.random.bits, key, shape) % span).astype(jnp.int32)
 
 
-def is_digit(tokens: Array) -> Array:
+def is_digit(tokens: Int[AnyArray, "*S"]) -> Bool[Array, "*S"]:
     """Return whether each token is a digit."""
     return (tokens >= DIGIT) & (tokens < DIGIT + 10)
 
 
-def parse_digits(tokens: Array) -> Array:
+def parse_digits(tokens: Int[AnyArray, " n"]) -> Int[Array, ""]:
     """Return the number with the digits `tokens [n]`, most significant first, int32 scalar."""
     powers = 10 ** np.arange(tokens.shape[0] - 1, -1, -1, dtype=np.int32)
     return jnp.sum((tokens - DIGIT) * powers)
 
 
-def write_digits(number: Array, count: int) -> Array:
+def write_digits(number: Int[Array, ""], count: int) -> Int[Array, " count"]:
     """Return `number` as `count` digit tokens, most significant first, with leading zeros."""
     powers = 10 ** np.arange(count - 1, -1, -1, dtype=np.int32)
     return number // powers % 10 + DIGIT
 
 
-def end_response(tokens: Array, length: int) -> Array:
+def end_response(tokens: Int[AnyArray, " n"], length: int) -> Response:
     """Return `tokens` followed by an end token, padded to `length`."""
     rest = [EOS_TOKEN_ID] + [PAD_TOKEN_ID] * (length - tokens.shape[0] - 1)
     return jnp.concatenate([tokens, np.asarray(rest, np.int32)])
 
 
-def matches_answer(response: Array, answer: Array) -> Array:
+def matches_answer(response: Response, answer: Response) -> Bool[Array, ""]:
     """Return whether `response [T]` equals the ended `answer [T]` up to its end, a boolean scalar."""
     return jnp.all((response == answer) | (answer == PAD_TOKEN_ID))

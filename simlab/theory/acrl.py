@@ -1,6 +1,7 @@
 """ACRL's weight in its eight sign cases, and what an update does to the entropy of the policy."""
 
 import numpy as np
+from jaxtyping import Float
 
 from simlab.theory.expectation import safe_log
 
@@ -9,13 +10,13 @@ QUADRANTS = {(1, -1): "I", (1, 1): "II", (-1, 1): "III", (-1, -1): "IV"}
 
 
 def acrl_weight(
-    advantages: np.ndarray | np.float64,
-    train: np.ndarray,
-    infer: np.ndarray,
+    advantages: Float[np.ndarray, "*#S"] | np.float64,
+    train: Float[np.ndarray, "*S"],
+    infer: Float[np.ndarray, "*S"],
     level: float,
     gamma: float,
     clip: float,
-) -> np.ndarray:
+) -> Float[np.ndarray, "*S"] | np.float64:
     """min((train / infer)^alpha, clip) with alpha = gamma sign(A) (1 - level), level = Y / X.
 
     Reference: acrl Eq. 7-9.
@@ -50,7 +51,9 @@ def sign_cases(gamma: float = 0.65, clip: float = 3.0) -> list[dict]:
     return rows
 
 
-def entropy_change(probs: np.ndarray, scale: np.ndarray | float = 1.0) -> np.ndarray:
+def entropy_change(
+    probs: Float[np.ndarray, "K V"], scale: Float[np.ndarray, "#K #V"] | float = 1.0
+) -> Float[np.ndarray, "K V"]:
     """First-order change of a row's entropy for a step +scale grad log pi(a), per unit step, `[K, V]`.
 
     The logits move by e_a - pi and dH/dz_b = -pi_b (log pi_b + H), so the change is
@@ -67,7 +70,7 @@ def entropy_change(probs: np.ndarray, scale: np.ndarray | float = 1.0) -> np.nda
     return scale * ((probs * f).sum(-1, keepdims=True) - f)
 
 
-def entropy_after_step(probs: np.ndarray, token: int, eta: float) -> float:
+def entropy_after_step(probs: Float[np.ndarray, " V"], token: int, eta: float) -> float:
     """Exact entropy change of one row `[V]` after logits + eta (e_token - probs).
 
     Reference: acrl Sec. 4.3.
@@ -79,7 +82,7 @@ def entropy_after_step(probs: np.ndarray, token: int, eta: float) -> float:
 
 
 def entropy_by_quadrant(
-    train: np.ndarray, infer: np.ndarray, level: float, gamma: float, clip: float
+    train: Float[np.ndarray, "K V"], infer: Float[np.ndarray, "K V"], level: float, gamma: float, clip: float
 ) -> dict[str, dict[str, float]]:
     """Expected entropy change per unit step by quadrant, sampled from infer, without and with ACRL.
 

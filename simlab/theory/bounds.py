@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float, Real
 
 from simlab.models.tabular import SequenceSpace, log_softmax, token_values
 from simlab.theory.expectation import PolicyPair
@@ -29,7 +30,7 @@ def drift(pair: PolicyPair) -> float:
     return float(np.abs(pair.train - pair.infer).sum(1).max() / 2)
 
 
-def score_bound(probs: np.ndarray, slopes: np.ndarray | float = 1.0) -> float:
+def score_bound(probs: Float[np.ndarray, "K V"], slopes: Float[np.ndarray, "K V"] | float = 1.0) -> float:
     """B: the largest norm of a token's score in the logits, for slopes d(engine logit)/d(logit) `[K, V]`.
 
     Reference: lr Asm. B.3.
@@ -39,7 +40,7 @@ def score_bound(probs: np.ndarray, slopes: np.ndarray | float = 1.0) -> float:
     return float(np.sqrt(squares.max()))
 
 
-def gradient_error(pair: PolicyPair, rewards: np.ndarray) -> Bound:
+def gradient_error(pair: PolicyPair, rewards: Float[np.ndarray, " S"]) -> Bound:
     """|E_infer[R grad log pi_train] - E_train[R grad log pi_train]| against 2 B Delta_max T^2; R in [0, 1].
 
     Reference: lr Eq. 2, 3, 14, Thm. 3.1, B.1.
@@ -52,7 +53,9 @@ def gradient_error(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     return Bound(float(np.linalg.norm(error)), bound)
 
 
-def gradient_error_of_proof(pair: PolicyPair, rewards: np.ndarray, slopes: np.ndarray) -> Bound:
+def gradient_error_of_proof(
+    pair: PolicyPair, rewards: Float[np.ndarray, " S"], slopes: Float[np.ndarray, "K V"]
+) -> Bound:
     """The error that the paper's proof bounds: its sampled gradient differentiates log pi_infer.
 
     `slopes` `[K, V]` say how fast the engine's logits follow the trainer's. B is taken over pi_train's
@@ -67,7 +70,7 @@ def gradient_error_of_proof(pair: PolicyPair, rewards: np.ndarray, slopes: np.nd
     return Bound(float(np.linalg.norm(error)), 2 * score_bound(pair.train) * drift(pair) * horizon**2)
 
 
-def gradient_error_linear(pair: PolicyPair, rewards: np.ndarray) -> Bound:
+def gradient_error_linear(pair: PolicyPair, rewards: Float[np.ndarray, " S"]) -> Bound:
     """The same error against sqrt(T f) sqrt((1 + x)^T - 1), about T sqrt(f x): linear in T, not quadratic.
 
     Write the error as E_train[(w - 1) R s], w the IS ratio. By Cauchy-Schwarz, in any direction
@@ -86,7 +89,7 @@ def gradient_error_linear(pair: PolicyPair, rewards: np.ndarray) -> Bound:
     return Bound(float(np.linalg.norm(error)), float(bound))
 
 
-def worst_rewards(pair: PolicyPair, starts: int = 8, rounds: int = 8) -> np.ndarray:
+def worst_rewards(pair: PolicyPair, starts: int = 8, rounds: int = 8) -> Float[np.ndarray, " S"]:
     """0/1 rewards `[S]` that make the gradient error large: alternate between direction and rewards.
 
     Each round can only increase the error; the best of several starts is a local maximum.
@@ -123,7 +126,7 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
     return bounds
 
 
-def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+def log_slope(x: Real[np.ndarray, " N"], y: Float[np.ndarray, " N"]) -> float:
     """Slope of log abs(y) in log x, by least squares over the y that are not zero, at least two."""
     used = y != 0
     return float(np.polyfit(np.log(x[used]), np.log(np.abs(y[used])), 1)[0])
@@ -144,7 +147,9 @@ class Progress:
         return self.true_progress + self.bias_effect - self.noise_penalty
 
 
-def expected_progress(pair: PolicyPair, logits: np.ndarray, rewards: np.ndarray, eta: float) -> Progress:
+def expected_progress(
+    pair: PolicyPair, logits: Float[np.ndarray, "K V"], rewards: Float[np.ndarray, " S"], eta: float
+) -> Progress:
     """One REINFORCE step from a single sequence of pi_infer, averaged exactly over all of them.
 
     L is rigorous for softmax tables and R in [0, 1]: the Hessian of J is E[R (s s' + ds)] with a

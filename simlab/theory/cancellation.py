@@ -9,12 +9,13 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
 from simlab.objectives import OBJECTIVES, TokenBatch, objective_value, token_coefficients
 from simlab.theory.bounds import log_slope
 
 
-def shared_coefficient(weights: np.ndarray, advantages: np.ndarray) -> float:
+def shared_coefficient(weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"]) -> float:
     """(1/G) sum_i A_i w_i: what multiplies the shared token's score when sample i has weight w_i.
 
     Reference: cancel Eq. 2, 9, 13, 38.
@@ -22,7 +23,9 @@ def shared_coefficient(weights: np.ndarray, advantages: np.ndarray) -> float:
     return float(advantages @ weights) / len(advantages)
 
 
-def sequence_coupled(log_ratio: np.ndarray, shared: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def sequence_coupled(
+    log_ratio: Float[np.ndarray, "G T"], shared: int = 0
+) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, " G"]]:
     """The ratio of the shared token and the product u_i of all others, `[G]` each.
 
     Reference: cancel Eq. 11, 12, 31, 35-37.
@@ -32,7 +35,7 @@ def sequence_coupled(log_ratio: np.ndarray, shared: int = 0) -> tuple[np.ndarray
     return np.exp(log_ratio[:, shared]), np.exp(rest)
 
 
-def pair_leftover(log_ratio: np.ndarray, advantage: float) -> tuple[float, float]:
+def pair_leftover(log_ratio: Float[np.ndarray, "2 T"], advantage: float) -> tuple[float, float]:
     """Shared coefficient of two samples with advantages -A, +A under products, and A rho (u_2 - u_1) / 2.
 
     Reference: cancel Eq. 6, 12, 13, 32-38.
@@ -42,7 +45,7 @@ def pair_leftover(log_ratio: np.ndarray, advantage: float) -> tuple[float, float
     return shared_coefficient(rho * u, signed), advantage * rho[0] * (u[1] - u[0]) / 2
 
 
-def near_zero_exponent(leftover: np.ndarray, scales: np.ndarray) -> float:
+def near_zero_exponent(leftover: Float[np.ndarray, " N"], scales: Float[np.ndarray, " E"]) -> float:
     """Slope of log P(|leftover| < e) in log e: 1 when the cancelling set has codimension one.
 
     Reference: cancel Cor. 3.3.
@@ -66,7 +69,11 @@ def clip_leftover(weight: float, advantage: float, clip: float) -> dict[str, flo
     return {"value": value, "gradient": gradient}
 
 
-def group_batch(log_ratio: np.ndarray, rewards: np.ndarray, mask: np.ndarray | None = None) -> TokenBatch:
+def group_batch(
+    log_ratio: Float[np.ndarray, "N G T"],
+    rewards: Float[np.ndarray, "N G"],
+    mask: Bool[np.ndarray, "N G T"] | None = None,
+) -> TokenBatch:
     """A batch of groups with given log policy ratios `[N, G, T]` and rewards `[N, G]`, at zero mismatch.
 
     logp_train is -1 at every token, so that position t is the same token of the same context in all
@@ -86,7 +93,7 @@ def group_batch(log_ratio: np.ndarray, rewards: np.ndarray, mask: np.ndarray | N
 
 def objective_leftover(
     name: str, batch: TokenBatch, shared: int = 0, **overrides
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
     """Sum over each group of an objective's token coefficients at the shared position, and of their sizes.
 
     Reference: cancel Eq. 2, 9, 82.
@@ -108,7 +115,9 @@ def objective_clip_leftover(weight: float, clip: float) -> dict[str, float]:
     return {"value": 2 * float(objective_value("grpo", batch, **settings)), "gradient": 2 * float(total[0])}
 
 
-def transform_weights(preset: str, weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+def transform_weights(
+    preset: str, weights: Float[np.ndarray, "N G"], advantages: Float[np.ndarray, "N G"]
+) -> Float[np.ndarray, "N G"]:
     """Apply the group transform of `preset` to groups of `weights` `[N, G]`.
 
     Reference: cancel Eq. 17, 18, 50-55, 63.
@@ -126,7 +135,9 @@ def _batched_transform(preset: str):
     return jax.jit(jax.vmap(transform))
 
 
-def constraint(weights: np.ndarray, advantages: np.ndarray, before: np.ndarray) -> np.ndarray:
+def constraint(
+    weights: Float[np.ndarray, "N G"], advantages: Float[np.ndarray, "N G"], before: Float[np.ndarray, "N G"]
+) -> Float[np.ndarray, " N"]:
     """sum A w relative to sum |A| |w before|, per group of `[N, G]`.
 
     Reference: cancel Eq. 63, 73.
@@ -134,7 +145,9 @@ def constraint(weights: np.ndarray, advantages: np.ndarray, before: np.ndarray) 
     return (advantages * weights).sum(1) / (np.abs(advantages) * np.abs(before)).sum(1)
 
 
-def rebalance_as_printed(weights: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+def rebalance_as_printed(
+    weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"]
+) -> Float[np.ndarray, " G"]:
     """Truncate-and-rebalance with beta exactly as printed: the wrong sign makes the weights negative.
 
     Reference: cancel Eq. 52-55.
@@ -151,7 +164,7 @@ def rebalance_as_printed(weights: np.ndarray, advantages: np.ndarray) -> np.ndar
 
 
 def min_replace_bias(
-    weights: np.ndarray, advantages: np.ndarray, scores: np.ndarray
+    weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"], scores: Float[np.ndarray, "G D"]
 ) -> tuple[float, float, float]:
     """|g_min - g_base|, its bound by the spread, and the bound by delta = max |log w|; scores `[G, D]`.
 
@@ -164,7 +177,9 @@ def min_replace_bias(
     return float(bias), float(sizes @ gap) / len(weights), float(sizes.mean() * 2 * np.sinh(delta))
 
 
-def remaining_gradient(weights: np.ndarray, advantages: np.ndarray, scores: np.ndarray) -> float:
+def remaining_gradient(
+    weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"], scores: Float[np.ndarray, "G D"]
+) -> float:
     """|(1/G) sum A_i w_i g_i|: what is left of the update after a transform; scores `[G, D]`.
 
     Reference: cancel Cor. 3.4, Eq. 68, 74, 90, 91.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from simlab.models.tabular import sequence_scores, squared_score_norms, token_values
 from simlab.theory.expectation import PolicyPair, expect
@@ -60,7 +61,7 @@ def pool_ratio(high: float = 2.0) -> Correction:
     return weighting
 
 
-def reject_sequences(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
+def reject_sequences(keep: Callable[[PolicyPair], Bool[np.ndarray, " S"]]) -> Correction:
     """Weights of one; sequences where `keep` `[S]` is false leave loss, denominator and baseline.
 
     Reference: verl rollout_corr_helper seq_mean_k1, seq_mean_k3.
@@ -103,7 +104,7 @@ def veto(least: float = 0.5) -> Correction:
     return reject_sequences(lambda pair: (_log_rho(pair, "token") >= np.log(least)).all(1))
 
 
-def sequence_discrepancy(pair: PolicyPair) -> np.ndarray:
+def sequence_discrepancy(pair: PolicyPair) -> Float[np.ndarray, " S"]:
     """d: mean over a sequence's tokens of |pi_train - pi_infer|, `[S]`.
 
     Reference: acrl Eq. 5, 6.
@@ -146,7 +147,7 @@ def acrl(
     return weighting
 
 
-def token_log_rho(pair: PolicyPair) -> np.ndarray:
+def token_log_rho(pair: PolicyPair) -> Float[np.ndarray, "S T"]:
     """Return log rho per token [S, T], zero in sequences that are never sampled."""
     return np.where(pair.probs_infer[:, None] > 0, pair.log_rho, 0.0)
 
@@ -160,7 +161,7 @@ def _log_rho(pair: PolicyPair, level: str) -> np.ndarray:
     return np.broadcast_to(total / scale, log_rho.shape)
 
 
-def sequence_mean(pair: PolicyPair, values: np.ndarray) -> np.ndarray:
+def sequence_mean(pair: PolicyPair, values: Float[np.ndarray, "S T"]) -> Float[np.ndarray, " S"]:
     """Return the mean over the tokens of each sequence [S]."""
     return values.sum(1) / pair.space.lengths
 
@@ -201,14 +202,14 @@ class Quality:
     angle: float
     norm: float
 
-    def mse(self, groups: float) -> float:
+    def mse(self, groups: float | int) -> float:
         """Mean squared error of the average over `groups` prompts' worth of groups."""
         return self.bias**2 + self.std**2 / groups
 
 
 def qualities(
     pair: PolicyPair,
-    rewards: np.ndarray,
+    rewards: Float[np.ndarray, " S"],
     size: int,
     rule: Advantage = leave_one_out,
     corrections: Mapping[str, Correction] = CORRECTIONS,
@@ -227,7 +228,7 @@ def qualities(
     }
 
 
-def quality_of(mean: np.ndarray, variance: float, target: np.ndarray) -> Quality:
+def quality_of(mean: Float[np.ndarray, "*K"], variance: float, target: Float[np.ndarray, "*K"]) -> Quality:
     """Return the moments of a gradient relative to the norm of `target`, of the same shape as `mean`."""
     scale, norm = float(np.linalg.norm(target)), float(np.linalg.norm(mean))
     cosine = np.vdot(mean, target) / (norm * scale) if norm > 0 else 0.0
@@ -239,7 +240,7 @@ def quality_of(mean: np.ndarray, variance: float, target: np.ndarray) -> Quality
     )
 
 
-def best_mse(pair: PolicyPair, rewards: np.ndarray, samples: int) -> float:
+def best_mse(pair: PolicyPair, rewards: Float[np.ndarray, " S"], samples: int) -> float:
     """Least mean squared error that any weight per sequence can reach, relative to |target|^2.
 
     For `samples` independent sequences of pi_infer and fixed advantages a(o) = R - E_train[R]. With

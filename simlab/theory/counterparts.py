@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from simlab.objectives import (
     ADVANTAGES,
@@ -91,8 +92,8 @@ def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:
 
 
 def enumerated_moments(
-    pair: PolicyPair, objective: Objective, rewards: np.ndarray, size: int
-) -> tuple[np.ndarray, float]:
+    pair: PolicyPair, objective: Objective, rewards: Float[np.ndarray, " S"], size: int
+) -> tuple[Float[np.ndarray, "K V"], float]:
     """Mean `[K, V]` and total variance of the gradient of `objective` over all S^G groups, one at a time.
 
     The coefficients are the objective's own, in float32: an oracle for `group_gradient_moments`.

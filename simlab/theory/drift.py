@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from simlab.models.tabular import (
     SequenceSpace,
@@ -17,7 +18,9 @@ from simlab.theory.expectation import safe_log, softmax
 from simlab.theory.groups import Advantage, group_value, mean_advantage, reward_levels
 
 
-def kl_after_step(logits: np.ndarray, direction: np.ndarray, eta: float) -> tuple[float, float]:
+def kl_after_step(
+    logits: Float[np.ndarray, " V"], direction: Float[np.ndarray, " V"], eta: float
+) -> tuple[float, float]:
     """KL(pi after | pi before) at one context, and its leading term eta^2/2 g'Fg; `[V]` each.
 
     Reference: cancel Eq. 3, 4, Prop. 3.1.
@@ -41,7 +44,11 @@ class LogOddsDrift:
 
 
 def log_odds_drift(
-    space: SequenceSpace, logits: np.ndarray, pair: tuple[int, int], kappa: np.ndarray, eta: float
+    space: SequenceSpace,
+    logits: Float[np.ndarray, "K V"],
+    pair: tuple[int, int],
+    kappa: Float[np.ndarray, " 2"],
+    eta: float,
 ) -> LogOddsDrift:
     """One step theta + eta sum_y kappa_y grad log pi(y) over two answers `pair` (rows of the space).
 
@@ -75,14 +82,19 @@ def _sum_of_pair(
     return sum_of_scores(space, probs, coefficients)
 
 
-def sequence_logp(space: SequenceSpace, logits: np.ndarray) -> np.ndarray:
+def sequence_logp(space: SequenceSpace, logits: Float[np.ndarray, "K V"]) -> Float[np.ndarray, " S"]:
     """log pi of every sequence, `[S]`."""
     return token_values(space, log_softmax(logits)).sum(1)
 
 
 def pair_entropy_path(
-    space: SequenceSpace, logits: np.ndarray, pair: tuple[int, int], kappa: np.ndarray, eta: float, steps: int
-) -> np.ndarray:
+    space: SequenceSpace,
+    logits: Float[np.ndarray, "K V"],
+    pair: tuple[int, int],
+    kappa: Float[np.ndarray, " 2"],
+    eta: float,
+    steps: int,
+) -> Float[np.ndarray, " N"]:
     """Entropy of the two answers among themselves, before and after each of `steps` updates.
 
     Reference: cancel Cor. 3.2.

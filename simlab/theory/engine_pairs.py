@@ -5,6 +5,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from simlab.engines import Engine, find_engine, find_pair, linear, log_softmax
 from simlab.theory.rounding_error import normalized_rows
@@ -13,7 +14,7 @@ WIDTH = 128
 """Width of the hidden state: a multiple of every block size in the catalog."""
 
 
-def engine_rows(logits: np.ndarray, engine: Engine | str) -> np.ndarray:
+def engine_rows(logits: Float[np.ndarray, "K V"], engine: Engine | str) -> Float[np.ndarray, "K V"]:
     """Probabilities `[K, V]` that an engine prints for a table of logits `[K, V]`, V at most 128.
 
     The table is written as hidden states times an orthogonal projection times a head with orthonormal
@@ -47,7 +48,9 @@ def _factors(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     return projection.astype(np.float32), head.astype(np.float32)
 
 
-def pair_rows(logits: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+def pair_rows(
+    logits: Float[np.ndarray, "K V"], name: str
+) -> tuple[Float[np.ndarray, "K V"], Float[np.ndarray, "K V"]]:
     """Rows `[K, V]` that the two engines of the pair `name` sample from: printed rows, normalized.
 
     Reference: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from jaxtyping import Float, Real
 
 from simlab.models.tabular import SequenceSpace, log_softmax, sum_of_scores, token_values
 
@@ -22,8 +23,8 @@ class PolicyPair:
     """
 
     space: SequenceSpace
-    train: np.ndarray
-    infer: np.ndarray
+    train: Float[np.ndarray, "K V"]
+    infer: Float[np.ndarray, "K V"]
 
     def __post_init__(self) -> None:
         """Reject tables of the wrong shape or type, and rows that are not distributions."""
@@ -37,27 +38,27 @@ class PolicyPair:
                 raise ValueError(f"rows of {name} must sum to one")
 
     @cached_property
-    def logp_train(self) -> np.ndarray:
+    def logp_train(self) -> Float[np.ndarray, "S T"]:
         """log pi_train of the sampled tokens, `[S, T]`; 0 where masked."""
         return token_values(self.space, safe_log(self.train))
 
     @cached_property
-    def logp_infer(self) -> np.ndarray:
+    def logp_infer(self) -> Float[np.ndarray, "S T"]:
         """log pi_infer of the sampled tokens, `[S, T]`; 0 where masked."""
         return token_values(self.space, safe_log(self.infer))
 
     @cached_property
-    def probs_train(self) -> np.ndarray:
+    def probs_train(self) -> Float[np.ndarray, " S"]:
         """Probability of each sequence under pi_train, `[S]`."""
         return np.exp(self.logp_train.sum(1))
 
     @cached_property
-    def probs_infer(self) -> np.ndarray:
+    def probs_infer(self) -> Float[np.ndarray, " S"]:
         """Probability of each sequence under pi_infer, `[S]`."""
         return np.exp(self.logp_infer.sum(1))
 
     @cached_property
-    def log_rho(self) -> np.ndarray:
+    def log_rho(self) -> Float[np.ndarray, "S T"]:
         """log of the mismatch ratio per token, `[S, T]`; 0 where masked or where both vanish."""
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(self.logp_train - self.logp_infer, nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -70,41 +71,43 @@ class PolicyPair:
         mean = (weights * rho).sum() / weights.sum()
         return float(np.sqrt((weights * (rho - mean) ** 2).sum() / weights.sum()))
 
-    def gradient(self, weights: np.ndarray) -> np.ndarray:
+    def gradient(self, weights: Float[np.ndarray, " S *T"]) -> Float[np.ndarray, "K V"]:
         """Return `sum_{s,t} weights[s,t] grad log pi_train`, `[K, V]`; `[S]` weights serve all tokens."""
         if weights.ndim == 1:
             weights = np.broadcast_to(weights[:, None], self.space.tokens.shape)
         return sum_of_scores(self.space, self.train, weights)
 
 
-def safe_log(probs: np.ndarray) -> np.ndarray:
+def safe_log(probs: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
     """Natural log with -inf, and no warning, at zero."""
     with np.errstate(divide="ignore"):
         return np.log(probs)
 
 
-def expect(probs: np.ndarray, values: np.ndarray) -> float:
+def expect(probs: Float[np.ndarray, " S"], values: Real[np.ndarray, " S"]) -> float:
     """Mean of `values` `[S]` under `probs` `[S]`; values of probability zero do not count."""
     return float(np.sum(probs * np.where(probs > 0, values, 0.0)))
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: Float[np.ndarray, "*K V"]) -> Float[np.ndarray, "*K V"]:
     """Rows of probabilities from rows of logits."""
     return np.exp(log_softmax(logits))
 
 
-def random_logits(space: SequenceSpace, seed: int, std: float = 1.5) -> np.ndarray:
+def random_logits(space: SequenceSpace, seed: int, std: float = 1.5) -> Float[np.ndarray, "K V"]:
     """A table of N(0, std^2) logits; 1.5 as in the papers' softmax study."""
     return np.random.default_rng(seed).normal(scale=std, size=space.table_shape)
 
 
-def noisy_pair(space: SequenceSpace, logits: np.ndarray, noise_std: float, seed: int = 0) -> PolicyPair:
+def noisy_pair(
+    space: SequenceSpace, logits: Float[np.ndarray, "K V"], noise_std: float, seed: int = 0
+) -> PolicyPair:
     """The pair whose engine adds N(0, noise_std^2), a fixed function of token and context, to the logits."""
     noise = np.random.default_rng([seed, 1]).normal(size=logits.shape)
     return PolicyPair(space, softmax(logits), softmax(logits + noise_std * noise))
 
 
-def random_rewards(space: SequenceSpace, seed: int, success: float = 0.4) -> np.ndarray:
+def random_rewards(space: SequenceSpace, seed: int, success: float = 0.4) -> Float[np.ndarray, " S"]:
     """A table of 0/1 rewards `[S]`, independent of the policy: a share `success` of the sequences.
 
     At least one sequence succeeds and one fails.
@@ -114,6 +117,6 @@ def random_rewards(space: SequenceSpace, seed: int, success: float = 0.4) -> np.
     return (rank < np.clip(round(success * count), 1, count - 1)).astype(np.float64)
 
 
-def relative(difference: np.ndarray | float, scale: np.ndarray | float) -> float:
+def relative(difference: Float[np.ndarray, "*S"] | float, scale: Float[np.ndarray, "*S"] | float) -> float:
     """Norm of `difference` over norm of `scale`."""
     return float(np.linalg.norm(difference) / np.linalg.norm(scale))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from simlab.models.tabular import squared_score_norms
 from simlab.theory.expectation import PolicyPair
@@ -23,12 +24,14 @@ class Weighting:
     that stay in the loss, its denominator and the others' baseline.
     """
 
-    weights: Callable[[float, int], np.ndarray]
-    steps: np.ndarray
-    in_loss: np.ndarray
+    weights: Callable[[float, int], Float[np.ndarray, "S T"]]
+    steps: Float[np.ndarray, " S"]
+    in_loss: Bool[np.ndarray, " S"]
 
 
-def fix_weights(weights: np.ndarray, in_loss: np.ndarray | None = None) -> Weighting:
+def fix_weights(
+    weights: Float[np.ndarray, "S T"], in_loss: Bool[np.ndarray, " S"] | None = None
+) -> Weighting:
     """Weights `[S, T]` that depend on the sample alone; `in_loss` defaults to all sequences."""
     count = len(weights)
     kept = np.ones(count, bool) if in_loss is None else in_loss
@@ -86,8 +89,8 @@ def _total_distributions(probs: np.ndarray, values: np.ndarray, rule: Advantage,
 
 
 def group_gradient_moments(
-    pair: PolicyPair, weighting: Weighting, rewards: np.ndarray, rule: Advantage, size: int
-) -> tuple[np.ndarray, float]:
+    pair: PolicyPair, weighting: Weighting, rewards: Float[np.ndarray, " S"], rule: Advantage, size: int
+) -> tuple[Float[np.ndarray, "K V"], float]:
     """Mean `[K, V]` and total variance of one group's gradient (1/n) sum_i A_i sum_t w_t grad log pi_train.
 
     The G samples come from pi_infer; n of them stay in the loss. Rewards may take any few values.

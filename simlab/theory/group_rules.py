@@ -7,6 +7,7 @@ w = p / mu is rho. Advantages are RLOO's, and a term is divided by the number of
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from simlab.models.tabular import SequenceSpace
 from simlab.theory.correction_moments import Quality, none, quality_of
@@ -15,26 +16,26 @@ from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import leave_one_out
 
 # Gradient of every group [N, K V] from the pair, the rewards [S] and the members [N, G].
-GroupRule = Callable[[PolicyPair, np.ndarray, np.ndarray], np.ndarray]
+GroupRule = Callable[[PolicyPair, Float[np.ndarray, " S"], Int[np.ndarray, "N G"]], Float[np.ndarray, "N D"]]
 SECOND_MOMENT = 0.04
 """Largest mean of (log w)^2 over the tokens that stay."""
 
 
-def all_groups(sequences: int, size: int) -> np.ndarray:
+def all_groups(sequences: int, size: int) -> Int[np.ndarray, "N G"]:
     """Return the members [S^G, G] of every group of `size` sequences."""
     return np.indices((sequences,) * size).reshape(size, -1).T
 
 
 def moments_over_groups(
-    pair: PolicyPair, members: np.ndarray, gradients: np.ndarray
-) -> tuple[np.ndarray, float]:
+    pair: PolicyPair, members: Int[np.ndarray, "N G"], gradients: Float[np.ndarray, "N D"]
+) -> tuple[Float[np.ndarray, " D"], float]:
     """Return the mean [K V] and the total variance of the gradients [N, K V] of the groups [N, G]."""
     chance = pair.probs_infer[members].prod(1)
     mean = chance @ gradients
     return mean, float(chance @ (gradients**2).sum(1) - mean @ mean)
 
 
-def token_scores(pair: PolicyPair) -> np.ndarray:
+def token_scores(pair: PolicyPair) -> Float[np.ndarray, "S T D"]:
     """Return grad log pi_train of every token [S, T, K V], zero where masked."""
     space = pair.space
     return _put_into_contexts(space, np.eye(space.vocabulary)[space.tokens] - pair.train[space.contexts])
@@ -48,7 +49,7 @@ def _put_into_contexts(space: SequenceSpace, rows: np.ndarray) -> np.ndarray:
     return table.reshape(*space.tokens.shape, -1)
 
 
-def rloo(rewards: np.ndarray, present: np.ndarray) -> np.ndarray:
+def rloo(rewards: Float[np.ndarray, "N G"], present: Bool[np.ndarray, "N G"]) -> Float[np.ndarray, "N G"]:
     """Return each reward minus the mean of the others [N, G]; members that are not `present` do not count."""
     count = present.sum(1, keepdims=True)
     total = (rewards * present).sum(1, keepdims=True)
@@ -56,7 +57,9 @@ def rloo(rewards: np.ndarray, present: np.ndarray) -> np.ndarray:
     return np.where(present & (count > 1), rewards - others, 0.0)
 
 
-def m2po(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
+def m2po(
+    pair: PolicyPair, rewards: Float[np.ndarray, " S"], members: Int[np.ndarray, "N G"]
+) -> Float[np.ndarray, "N D"]:
     """M2PO with the group as its batch.
 
     Reference: M2PO arXiv 2510.01161 Algorithm 1.
@@ -69,7 +72,9 @@ def m2po(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarr
     return _weigh(pair, members, weights) / members.shape[1]
 
 
-def m2_mask(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.ndarray:
+def m2_mask(
+    pair: PolicyPair, rewards: Float[np.ndarray, " S"], members: Int[np.ndarray, "N G"]
+) -> Float[np.ndarray, "N D"]:
     """AReaL's second-moment mask with the group as its batch; empty sequences leave baseline and loss.
 
     Reference: AReaL actor.py m2_threshold.
@@ -81,7 +86,9 @@ def m2_mask(pair: PolicyPair, rewards: np.ndarray, members: np.ndarray) -> np.nd
     return _weigh(pair, members, advantages * selected) / present.sum(1)[:, None]
 
 
-def smallest_with_mean(squares: np.ndarray, chosen: np.ndarray, bound: float, *, strict: bool) -> np.ndarray:
+def smallest_with_mean(
+    squares: Float[np.ndarray, "N G T"], chosen: Bool[np.ndarray, "N G T"], bound: float, *, strict: bool
+) -> Bool[np.ndarray, "N G T"]:
     """Return which `chosen` entries [N, G, T] stay when the largest of a group go until their mean fits.
 
     `strict`: the mean must be below the bound, and one entry stays; else it is at most the bound.
@@ -96,7 +103,9 @@ def smallest_with_mean(squares: np.ndarray, chosen: np.ndarray, bound: float, *,
     return chosen & (ranks < np.maximum(count, int(strict))).reshape(squares.shape)
 
 
-def center(coefficient: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> GroupRule:
+def center(
+    coefficient: Callable[[Float[np.ndarray, "K V"], Float[np.ndarray, "K V"]], Float[np.ndarray, "K V"]],
+) -> GroupRule:
     """Score centering over the vocabulary of a loss with this coefficient of A, a function of (p, mu).
 
     Reference: score centering arXiv 2609.20807.
@@ -118,7 +127,9 @@ def center(coefficient: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Group
     return gradients
 
 
-def likelihood_coefficient(p: np.ndarray, mu: np.ndarray) -> np.ndarray:
+def likelihood_coefficient(
+    p: Float[np.ndarray, "K V"], mu: Float[np.ndarray, "K V"]
+) -> Float[np.ndarray, "K V"]:
     """Return ones: the loss is A log p.
 
     Reference: lr Eq. 2-4.
@@ -127,7 +138,7 @@ def likelihood_coefficient(p: np.ndarray, mu: np.ndarray) -> np.ndarray:
     return np.ones_like(p)
 
 
-def ipo_coefficient(p: np.ndarray, mu: np.ndarray) -> np.ndarray:
+def ipo_coefficient(p: Float[np.ndarray, "K V"], mu: Float[np.ndarray, "K V"]) -> Float[np.ndarray, "K V"]:
     """Return w where |p - mu| is at most 0.3, else zero.
 
     Reference: prime-rl trainer/rl/loss.py ipo.
@@ -152,7 +163,7 @@ GROUP_RULES: dict[str, GroupRule] = {
 """Rules of 2026 with their default numbers."""
 
 
-def group_rule_qualities(pair: PolicyPair, rewards: np.ndarray, size: int) -> dict[str, Quality]:
+def group_rule_qualities(pair: PolicyPair, rewards: Float[np.ndarray, " S"], size: int) -> dict[str, Quality]:
     """Return bias, std, angle and norm of the gradient of every group rule, samples from pi_infer.
 
     Raises:

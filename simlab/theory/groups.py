@@ -9,16 +9,20 @@ from functools import cache
 from math import comb
 
 import numpy as np
+from jaxtyping import Float, Int
 from scipy.special import binom
 
 from simlab.theory.expectation import PolicyPair
 
 MOST_COMPOSITIONS = 50_000
-# Advantage of one sample: own reward, the group's counts [..., R] of each reward, and the rewards [R].
-Advantage = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
+PerComposition = Float[np.ndarray, "*M"] | np.float64
+# Advantage of one sample: own reward, the group's counts of each reward, and the rewards.
+Advantage = Callable[[float, Int[np.ndarray, "*M R"], Float[np.ndarray, " R"]], PerComposition]
 
 
-def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+def center_rewards(
+    own: float, counts: Int[np.ndarray, "*M R"], values: Float[np.ndarray, " R"]
+) -> PerComposition:
     """Reward minus group mean.
 
     Reference: cancel Eq. 29.
@@ -26,7 +30,9 @@ def center_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.nda
     return own - counts @ values / counts.sum(-1)
 
 
-def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+def leave_one_out(
+    own: float, counts: Int[np.ndarray, "*M R"], values: Float[np.ndarray, " R"]
+) -> PerComposition:
     """Reward minus the mean of the others (RLOO); zero for a lone sample.
 
     Reference: lr App. C.
@@ -35,7 +41,9 @@ def leave_one_out(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndar
     return np.where(others > 0, own - (counts @ values - own) / np.maximum(others, 1), 0.0)
 
 
-def normalize_rewards(own: float, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+def normalize_rewards(
+    own: float, counts: Int[np.ndarray, "*M R"], values: Float[np.ndarray, " R"]
+) -> PerComposition:
     """Reward minus group mean over the unbiased std; zero in groups of equal rewards.
 
     Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
@@ -55,7 +63,7 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 @cache
-def compositions(total: int, parts: int) -> np.ndarray:
+def compositions(total: int, parts: int) -> Int[np.ndarray, "M R"]:
     """All ways `[M, parts]` to split `total` samples over `parts` kinds; at most 50,000 of them.
 
     `ValueError` beyond: rewards of too many values for groups this large.
@@ -74,12 +82,14 @@ def compositions(total: int, parts: int) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def multinomial_ways(counts: np.ndarray) -> np.ndarray:
+def multinomial_ways(counts: Int[np.ndarray, "M R"]) -> Float[np.ndarray, " M"]:
     """Number of orders of a group with `counts` `[M, R]` of each kind, `[M]`."""
     return binom(np.cumsum(counts, -1), counts).prod(-1)
 
 
-def reward_levels(rewards: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reward_levels(
+    rewards: Float[np.ndarray, " S"], probs: Float[np.ndarray, " S"]
+) -> tuple[Float[np.ndarray, " R"], Int[np.ndarray, " S"], Float[np.ndarray, " R"]]:
     """Reward values `[R]`, the value of each sequence `[S]`, and the probability of each value `[R]`."""
     values, index = np.unique(rewards, return_inverse=True)
     return values, index, np.bincount(index, probs)
@@ -97,7 +107,9 @@ def _mean_given_others(
     )
 
 
-def mean_advantage(rule: Advantage, level_probs: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+def mean_advantage(
+    rule: Advantage, level_probs: Float[np.ndarray, " R"], values: Float[np.ndarray, " R"], size: int
+) -> Float[np.ndarray, " R"]:
     """E of A given the own reward, the others having each of `values` with `level_probs`; `[R]` each."""
     return _mean_given_others(rule, level_probs, values, size - 1, np.zeros(len(values), int))
 
@@ -110,8 +122,13 @@ def _slope_in_probs(rule: Advantage, level_probs: np.ndarray, values: np.ndarray
 
 
 def group_value(
-    probs: np.ndarray, others: np.ndarray, u: np.ndarray, rewards: np.ndarray, rule: Advantage, size: int
-) -> np.ndarray:
+    probs: Float[np.ndarray, " S"],
+    others: Float[np.ndarray, " S"],
+    u: Float[np.ndarray, " S *D"],
+    rewards: Float[np.ndarray, " S"],
+    rule: Advantage,
+    size: int,
+) -> Float[np.ndarray, "*D"]:
     """E of (1/G) sum_i A_i u(o_i): own sample from `probs`, the others from `others`; all `[S]`.
 
     `u` may be `[S]` or `[S, ...]`. `ValueError` for rewards of too many values, see `compositions`.
@@ -121,8 +138,12 @@ def group_value(
 
 
 def group_gap(
-    pair: PolicyPair, u: np.ndarray, rewards: np.ndarray, rule: Advantage, size: int
-) -> dict[str, np.ndarray]:
+    pair: PolicyPair,
+    u: Float[np.ndarray, " S *D"],
+    rewards: Float[np.ndarray, " S"],
+    rule: Advantage,
+    size: int,
+) -> dict[str, Float[np.ndarray, "*D"] | np.float64]:
     """J' - J of a group objective, J = E (1/G) sum_i A_i u(o_i): exact, in parts, and to first order.
 
     own: only the sample's policy changes. others: only that of the G - 1 others, through A_i. To first

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from jaxtyping import Float
 
 from simlab.theory.expectation import PolicyPair
 
@@ -17,13 +18,13 @@ class ObjectiveGap:
     Scalars, or gradients `[K, V]`.
     """
 
-    exact: np.ndarray | float
-    printed: np.ndarray | float
-    double_sum: np.ndarray | float
-    cross: np.ndarray | float
+    exact: Float[np.ndarray, "K V"] | float
+    printed: Float[np.ndarray, "K V"] | float
+    double_sum: Float[np.ndarray, "K V"] | float
+    cross: Float[np.ndarray, "K V"] | float
 
 
-def objective_gap(pair: PolicyPair, x: np.ndarray) -> ObjectiveGap:
+def objective_gap(pair: PolicyPair, x: Float[np.ndarray, "S T"]) -> ObjectiveGap:
     """J' - J for per-token terms X `[S, T]`, where J is the mean of sum_t X_t under pi_train.
 
     Reference: hacking Eq. 8-10, 28-31.
@@ -35,7 +36,7 @@ def objective_gap(pair: PolicyPair, x: np.ndarray) -> ObjectiveGap:
     return ObjectiveGap(**{name: float((w * x).sum()) for name, w in _gap_measures(pair).items()})
 
 
-def objective_gap_gradient(pair: PolicyPair, coefficients: np.ndarray) -> ObjectiveGap:
+def objective_gap_gradient(pair: PolicyPair, coefficients: Float[np.ndarray, "S T"]) -> ObjectiveGap:
     """The same for the gradient: X_t is c[s, t] grad log pi_train; forms are `[K, V]`.
 
     Reference: hacking Eq. 8-10, 28-31; lr Eq. 2, 3.
@@ -59,7 +60,7 @@ def _gap_measures(pair: PolicyPair) -> dict[str, np.ndarray]:
     }
 
 
-def mean_inverse_rho_given_prefix(pair: PolicyPair) -> np.ndarray:
+def mean_inverse_rho_given_prefix(pair: PolicyPair) -> Float[np.ndarray, " K"]:
     """E over pi_train of 1/rho in every context, `[K]`: one wherever pi_train covers pi_infer.
 
     Reference: hacking Eq. 30.
@@ -77,7 +78,7 @@ class NoiseEffect:
     predicted_variance: float
 
 
-def weight_noise(pair: PolicyPair, x: np.ndarray, std: float) -> NoiseEffect:
+def weight_noise(pair: PolicyPair, x: Float[np.ndarray, "S T"], std: float) -> NoiseEffect:
     """Independent weights of mean 1 and std `std` on the terms X `[S, T]`, over every outcome of the noise.
 
     Only the first two moments of the noise enter, so weights 1 +- std with equal chances (2^T
@@ -103,8 +104,8 @@ def weight_noise(pair: PolicyPair, x: np.ndarray, std: float) -> NoiseEffect:
 
 
 def clip_weights(
-    ratio: np.ndarray, advantages: np.ndarray, low: float, high: float
-) -> tuple[np.ndarray, np.ndarray]:
+    ratio: Float[np.ndarray, "S T"], advantages: Float[np.ndarray, " S #T"], low: float, high: float
+) -> tuple[Float[np.ndarray, "S T"], Float[np.ndarray, "S T"]]:
     """phi by the ratio alone, and phi by ratio and sign of the advantage; both `[S, T]` of 0 and 1.
 
     Reference: hacking Eq. 2, 12.
@@ -117,7 +118,9 @@ def clip_weights(
     return by_ratio.astype(np.float64), by_loss.astype(np.float64)
 
 
-def reweighting_gap(pair: PolicyPair, x: np.ndarray, phi: np.ndarray) -> tuple[float, float]:
+def reweighting_gap(
+    pair: PolicyPair, x: Float[np.ndarray, "S T"], phi: Float[np.ndarray, "S T"]
+) -> tuple[float, float]:
     """J_phi - J, and E over pi_train of sum_t X_t (phi_t - 1); equal for any weights phi `[S, T]`.
 
     Reference: hacking Eq. 11-15, 19, 20, 34, 35.

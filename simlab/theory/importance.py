@@ -1,9 +1,12 @@
 """Expected averages of rho and 1/rho, and survival bias by the policy that sorts the tokens."""
 
 import numpy as np
+from jaxtyping import Float
 
 
-def inverse_rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def inverse_rho_mean(
+    train: Float[np.ndarray, "K V"], infer: Float[np.ndarray, "K V"]
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """Return E over pi_infer of 1/rho for each row of `[K, V]`, and what it equals: 1 + chi2(infer, train).
 
     Hence at least 1, equal to 1 only for equal rows, infinite where pi_train misses a token of pi_infer.
@@ -16,7 +19,9 @@ def inverse_rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, 
     return left, 1.0 + chi2
 
 
-def rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rho_mean(
+    train: Float[np.ndarray, "K V"], infer: Float[np.ndarray, "K V"]
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """Return E over pi_infer of rho per row, and what it equals: the mass of pi_train on infer's support.
 
     1 exactly while the engine can sample every token; below 1 as soon as it cannot (underflow, top-p).
@@ -28,7 +33,7 @@ def rho_mean(train: np.ndarray, infer: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return left, np.where(infer > 0, train, 0.0).sum(-1)
 
 
-def rho_variance(train: np.ndarray, infer: np.ndarray) -> np.ndarray:
+def rho_variance(train: Float[np.ndarray, "K V"], infer: Float[np.ndarray, "K V"]) -> Float[np.ndarray, " K"]:
     """Var of rho under pi_infer per row, which is chi2(train, infer): the mismatch squared.
 
     Reference: hacking Eq. 5.
@@ -38,8 +43,11 @@ def rho_variance(train: np.ndarray, infer: np.ndarray) -> np.ndarray:
 
 
 def mean_rho_in_bins(
-    train: np.ndarray, infer: np.ndarray, edges: np.ndarray, sorted_by: str
-) -> tuple[np.ndarray, np.ndarray]:
+    train: Float[np.ndarray, "K V"],
+    infer: Float[np.ndarray, "K V"],
+    edges: Float[np.ndarray, " E"],
+    sorted_by: str,
+) -> tuple[Float[np.ndarray, " E-1"], Float[np.ndarray, " E-1"]]:
     """Return E over pi_infer of rho given the bin, and the sampled mass of each bin; `[len(edges) - 1]`.
 
     Tokens of all rows are put into bins by their probability under `sorted_by` ("train" or "infer").
@@ -61,8 +69,8 @@ def mean_rho_in_bins(
 
 
 def survival_bias(
-    sorting: np.ndarray, noise_variance: float, sorted_by: str, logit_variance: float = np.inf
-) -> np.ndarray:
+    sorting: Float[np.ndarray, "K V"], noise_variance: float, sorted_by: str, logit_variance: float = np.inf
+) -> Float[np.ndarray, "K V"]:
     """Predicted mean of rho minus 1 for each token of the policy that sorts, `[K, V]`.
 
     Let the engine add N(0, s^2) to the logits. Expanding p_a e^{n_a} / sum_b p_b e^{n_b} to second order,

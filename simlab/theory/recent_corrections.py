@@ -7,13 +7,14 @@ is left of a trust region around mu is a weight per token that may depend on the
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from simlab.models.tabular import SequenceSpace
 from simlab.theory.correction_moments import Correction, reject_sequences, sequence_mean, token_log_rho
 from simlab.theory.expectation import PolicyPair, expect, noisy_pair, random_logits
 from simlab.theory.group_moments import Weighting, fix_weights
 
-Signed = Callable[[PolicyPair, int], np.ndarray]
+Signed = Callable[[PolicyPair, int], Float[np.ndarray, "S T"]]
 
 
 def by_sign(weights: Signed) -> Correction:
@@ -35,7 +36,9 @@ def _gap(pair: PolicyPair) -> np.ndarray:
     return np.exp(pair.logp_train) - np.exp(pair.logp_infer)
 
 
-def binary_kl(x: np.ndarray, y: np.ndarray, floor: float) -> np.ndarray:
+def binary_kl(
+    x: Float[np.ndarray, "*S"], y: Float[np.ndarray, "*S"], floor: float
+) -> Float[np.ndarray, "*S"]:
     """D(x, y) of the distributions (x, 1 - x) and (y, 1 - y), each probability at least `floor`.
 
     Reference: DPPO arXiv 2602.04879; AReaL functional.py metric binary_kl.
@@ -44,7 +47,7 @@ def binary_kl(x: np.ndarray, y: np.ndarray, floor: float) -> np.ndarray:
     return x * np.log(x / y) + rest_x * np.log(rest_x / rest_y)
 
 
-def keep_tv(pair: PolicyPair, sign: int, bound: float = 0.2) -> np.ndarray:
+def keep_tv(pair: PolicyPair, sign: int, bound: float = 0.2) -> Bool[np.ndarray, "S T"]:
     """Return for each token whether DPPO-Binary-TV keeps it.
 
     Reference: DPPO arXiv 2602.04879.
@@ -52,7 +55,7 @@ def keep_tv(pair: PolicyPair, sign: int, bound: float = 0.2) -> np.ndarray:
     return sign * _gap(pair) <= bound
 
 
-def keep_kl(pair: PolicyPair, sign: int, bound: float = 0.05) -> np.ndarray:
+def keep_kl(pair: PolicyPair, sign: int, bound: float = 0.05) -> Bool[np.ndarray, "S T"]:
     """Return for each token whether DPPO-Binary-KL keeps it.
 
     Reference: DPPO arXiv 2602.04879.
@@ -61,7 +64,7 @@ def keep_kl(pair: PolicyPair, sign: int, bound: float = 0.05) -> np.ndarray:
     return (divergence <= bound) | (sign * _gap(pair) <= 0)
 
 
-def keep_ipo(pair: PolicyPair, sign: int, bound: float = 0.3) -> np.ndarray:
+def keep_ipo(pair: PolicyPair, sign: int, bound: float = 0.3) -> Bool[np.ndarray, "S T"]:
     """Return for each token whether IPO keeps it.
 
     Reference: prime-rl trainer/rl/loss.py ipo.
@@ -70,7 +73,7 @@ def keep_ipo(pair: PolicyPair, sign: int, bound: float = 0.3) -> np.ndarray:
     return np.abs(_gap(pair)) <= bound
 
 
-def keep_kpop(pair: PolicyPair, sign: int, bound: float = 0.1) -> np.ndarray:
+def keep_kpop(pair: PolicyPair, sign: int, bound: float = 0.1) -> Bool[np.ndarray, "S T"]:
     """Return for each token whether KPop keeps it.
 
     Reference: KPop, Ring blog of 2026-05-26; AReaL functional.py metric binary_kl.
@@ -80,7 +83,7 @@ def keep_kpop(pair: PolicyPair, sign: int, bound: float = 0.1) -> np.ndarray:
     return np.maximum(binary_kl(p, mu, 1e-8), binary_kl(mu, p, 1e-8)) <= bound
 
 
-def keep_icepop(pair: PolicyPair, sign: int, low: float = 0.5, high: float = 5.0) -> np.ndarray:
+def keep_icepop(pair: PolicyPair, sign: int, low: float = 0.5, high: float = 5.0) -> Bool[np.ndarray, "S T"]:
     """Return for each token whether IcePop keeps it.
 
     Reference: verl RolloutCorrectionConfig.decoupled_token_icepop.
@@ -90,7 +93,7 @@ def keep_icepop(pair: PolicyPair, sign: int, low: float = 0.5, high: float = 5.0
     return (rho >= low) & (rho <= high)
 
 
-def drpo(pair: PolicyPair, sign: int, delta: float = 12.5) -> np.ndarray:
+def drpo(pair: PolicyPair, sign: int, delta: float = 12.5) -> Float[np.ndarray, "S T"]:
     """rho (1 - sign(A) (p - mu) / delta).
 
     Reference: DRPO arXiv 2606.09821.
@@ -98,7 +101,7 @@ def drpo(pair: PolicyPair, sign: int, delta: float = 12.5) -> np.ndarray:
     return _rho(pair) * (1 - sign * _gap(pair) / delta)
 
 
-def vaco(pair: PolicyPair, sign: int, bound: float = 0.3, clip: float = 2.0) -> np.ndarray:
+def vaco(pair: PolicyPair, sign: int, bound: float = 0.3, clip: float = 2.0) -> Float[np.ndarray, "S T"]:
     """min(rho, clip), zero at tokens that push a sequence with mean |rho - 1| above `bound` further away.
 
     Reference: VaCO arXiv 2603.01365; open-instruct rho_mask_tv_divergence.
@@ -108,7 +111,7 @@ def vaco(pair: PolicyPair, sign: int, bound: float = 0.3, clip: float = 2.0) -> 
     return np.where(far & (np.sign(log_rho) * sign > 0), 0.0, np.minimum(rho, clip))
 
 
-def vespo(pair: PolicyPair, sign: int, cap: float = 3.0) -> np.ndarray:
+def vespo(pair: PolicyPair, sign: int, cap: float = 3.0) -> Float[np.ndarray, "S T"]:
     """phi of the product of min(rho, cap) over the sequence.
 
     Reference: VESPO arXiv 2602.10693; TRL loss_type vespo.
@@ -119,12 +122,12 @@ def vespo(pair: PolicyPair, sign: int, cap: float = 3.0) -> np.ndarray:
     return np.broadcast_to(np.exp(scale + k * total - scale * np.exp(total)), logs.shape)
 
 
-def dropping(keep: Callable[[PolicyPair, int], np.ndarray], cap: float = np.inf) -> Correction:
+def dropping(keep: Callable[[PolicyPair, int], Bool[np.ndarray, "S T"]], cap: float = np.inf) -> Correction:
     """min(rho, cap) of the tokens that `keep` keeps; the denominators stay."""
     return by_sign(lambda pair, sign: np.minimum(_rho(pair), cap) * keep(pair, sign))
 
 
-def leaving(keep: Callable[[PolicyPair], np.ndarray]) -> Correction:
+def leaving(keep: Callable[[PolicyPair], Bool[np.ndarray, "S T"]]) -> Correction:
     """Weights of one; tokens that `keep` [S, T] drops leave the loss, empty sequences the baseline."""
 
     def weighting(pair: PolicyPair) -> Weighting:

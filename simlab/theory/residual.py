@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 EXACT = 1e-12
 """Largest relative residual of an identity in float64."""
 SINGLE = 2e-6
@@ -17,7 +19,7 @@ class Residual:
     """
 
     residual: float
-    holds: bool
+    holds: bool | np.bool_
     note: str
     tightness: float | None = None
 

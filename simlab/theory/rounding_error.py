@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from simlab.formats import quantize
 from simlab.theory.expectation import softmax
@@ -10,8 +11,8 @@ SITES = ("logits", "probs")
 
 
 def rounded_softmax(
-    logits: np.ndarray, fmt: str, rounding: str = "nearest_even", sites: tuple[str, ...] = SITES
-) -> np.ndarray:
+    logits: Float[np.ndarray, "K V"], fmt: str, rounding: str = "nearest_even", sites: tuple[str, ...] = SITES
+) -> Float[np.ndarray, "K V"]:
     """Probabilities that an engine prints, `[K, V]`: logits and final probabilities rounded, exact between.
 
     Rows need not sum to one; an engine samples from the rows divided by their sums.
@@ -29,7 +30,7 @@ def _round(values: np.ndarray, fmt: str, rounding: str) -> np.ndarray:
     return np.asarray(quantize(jnp.asarray(values, jnp.float32), fmt, rounding=rounding), np.float64)
 
 
-def normalized_rows(printed: np.ndarray) -> np.ndarray:
+def normalized_rows(printed: Float[np.ndarray, "K V"]) -> Float[np.ndarray, "K V"]:
     """Normalize the printed probabilities to what is sampled from; `ValueError` where a row is all zero."""
     total = printed.sum(-1, keepdims=True)
     if not (total > 0).all():
@@ -37,17 +38,17 @@ def normalized_rows(printed: np.ndarray) -> np.ndarray:
     return printed / total
 
 
-def ulp(values: np.ndarray, mantissa_bits: int) -> np.ndarray:
+def ulp(values: Float[np.ndarray, "*S"], mantissa_bits: int) -> Float[np.ndarray, "*S"]:
     """Distance of neighbors in a format without exponent limits: 2^(exponent - mantissa bits)."""
     return np.ldexp(1.0, np.frexp(values)[1] - 1 - mantissa_bits)
 
 
 def log_ratio_moments(
-    logits: np.ndarray,
+    logits: Float[np.ndarray, "K V"],
     mantissa_bits: int,
     rounding: str = "nearest_even",
     sites: tuple[str, ...] = SITES,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Float[np.ndarray, "K V"], Float[np.ndarray, "K V"]]:
     """Predicted mean and variance of log(rounded / exact probability) for each token, `[K, V]`.
 
     A rounding error of a value x is nearly uniform over one ulp(x): variance ulp^2 / 12, mean 0 to
@@ -74,7 +75,7 @@ def log_ratio_moments(
 
 
 def predicted_rho_std(
-    logits: np.ndarray,
+    logits: Float[np.ndarray, "K V"],
     mantissa_bits: int,
     rounding: str = "nearest_even",
     sites: tuple[str, ...] = SITES,
@@ -89,7 +90,7 @@ def predicted_rho_std(
     return float(np.sqrt((probs * (variance + (mean - average) ** 2)).sum()))
 
 
-def measured_rho_std(logits: np.ndarray, printed: np.ndarray) -> float:
+def measured_rho_std(logits: Float[np.ndarray, "K V"], printed: Float[np.ndarray, "K V"]) -> float:
     """Exact std of exact / printed probability over tokens sampled from the printed probabilities.
 
     Reference: hacking Eq. 5, Tab. 2.

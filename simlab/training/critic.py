@@ -74,7 +74,7 @@ def token_values(
 
 def update_critic(
     critic: Critic, state: CriticState, model: TransformerConfig, engine: Engine, parts: tuple
-) -> tuple[CriticState, dict[str, Array]]:
+) -> tuple[CriticState, dict[str, Float[Array, ""]]]:
     """Return the critic after one update per minibatch, and its metrics.
 
     `parts` are a trajectory and its `TokenBatch` with the values at theta_old, both [minibatches, ...]. The

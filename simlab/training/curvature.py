@@ -24,7 +24,7 @@ class Spectrum(NamedTuple):
 
 
 def hessian_ends(
-    loss: Callable[[PyTree], Array], params: PyTree, key: Array, iterations: int = 16
+    loss: Callable[[PyTree], Float[Array, ""]], params: PyTree, key: Array, iterations: int = 16
 ) -> Spectrum:
     """Return the extreme eigenvalues of the Hessian of `loss` at `params`, a tree of float32 arrays.
 
@@ -44,7 +44,9 @@ def hessian_ends(
     return lanczos_ends(product, jax.random.normal(key, flat.shape, flat.dtype), iterations)
 
 
-def lanczos_ends(product: Callable[[Array], Array], start: Float[Array, " P"], iterations: int) -> Spectrum:
+def lanczos_ends(
+    product: Callable[[Float[Array, " P"]], Float[Array, " P"]], start: Float[Array, " P"], iterations: int
+) -> Spectrum:
     """Return the extreme eigenvalues of the symmetric matrix that `product` applies to vectors like `start`.
 
     Every new direction is made orthogonal to all before, twice, since float32 forgets.

@@ -1,9 +1,8 @@
 """Evaluate a policy under an engine, on prompts of either split."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PyTree
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
@@ -22,7 +21,7 @@ def evaluate(
     *,
     split: str = "held_out",
     prompts: int = 64,
-) -> dict[str, Array]:
+) -> dict[str, Float[Array, ""]]:
     """Sample k = `recipe.group_size` responses per prompt and measure their rewards.
 
     A response passes if its reward is 1. For greedy decoding evaluate
@@ -43,7 +42,7 @@ def evaluate(
     Raises:
         ValueError: For an unknown split.
     """
-    released: Any = release_constants(engine)
+    released: PyTree = release_constants(engine)
     sampled = generate(
         params,
         recipe.model,

@@ -61,7 +61,7 @@ def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> d
 
 def clip_fractions(
     coefficients: Float[Array, "B T"], batch: TokenBatch, terms: RolloutTerms
-) -> dict[str, Array]:
+) -> dict[str, Float[Array, ""]]:
     """Return the fractions of all tokens whose gradient the clip removes in an update.
 
     Tokens that a correction, a rejection or a distortion removes do not count. `coefficients` are those of

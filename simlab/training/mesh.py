@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from simlab.core.pytree import pytree, static
 from simlab.engines import Accumulator, Engine, Linear
@@ -98,7 +98,7 @@ class BySequence:
     inner: Accumulator
     mesh: Mesh = static()
 
-    def dot(self, a: Array, b: Array) -> Array:
+    def dot(self, a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
         """Return float32 [M, N]."""
         return _by_rows(self.inner.dot(_by_rows(a, self.mesh), b), self.mesh)
 

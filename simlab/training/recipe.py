@@ -6,7 +6,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Int, PyTree
 
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar, pytree, static
@@ -136,7 +136,7 @@ class TrainState:
 
     params: Params
     opt_state: PyTree
-    step: Array
+    step: Int[Array, ""]
     key: Array
     reference: Params | None = None
     schedule_state: PyTree = None

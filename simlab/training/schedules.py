@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
+from jaxtyping import Float, Int, PyTree
 
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer, Scalar, pytree, static
@@ -26,10 +26,10 @@ class Schedule(ABC):
         return None
 
     @abstractmethod
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
 
-    def observe(self, schedule_state: PyTree, step: Array, metrics: dict[str, Array]) -> PyTree:
+    def observe(self, schedule_state: PyTree, step: Int[Array, ""], metrics: dict[str, Array]) -> PyTree:
         """Return the schedule_state after `step`, whose `metrics` are those of the train step."""
         del step, metrics
         return schedule_state
@@ -41,7 +41,7 @@ class Constant(Schedule):
 
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
         del schedule_state
         return _warmup_factor(step, self.lr_warmup_steps)
@@ -55,7 +55,7 @@ class Linear(Schedule):
     min_lr_ratio: Annotated[Scalar, FRACTION] = 0.0
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
         del schedule_state
         done = _progress(step, self.lr_warmup_steps, self.steps)
@@ -73,7 +73,7 @@ class Cosine(Schedule):
     min_lr_ratio: Annotated[Scalar, FRACTION] = 0.0
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
         del schedule_state
         done = _progress(step, self.lr_warmup_steps, self.steps)
@@ -96,7 +96,7 @@ class Halving(Schedule):
     min_lr_ratio: Annotated[Scalar, FRACTION] = 0.1
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
         del schedule_state
         return _warmup_factor(step, self.lr_warmup_steps) * _halving_factor(
@@ -110,10 +110,10 @@ class LengthTriggerState(NamedTuple):
     `surge` is the step, from 1, at which the length surged; infinite until then.
     """
 
-    early: Array
-    seen: Array
-    above: Array
-    surge: Array
+    early: Float[Array, " early"]
+    seen: Int[Array, ""]
+    above: Int[Array, ""]
+    surge: Float[Array, ""]
 
 
 @pytree(kw_only=True)
@@ -140,14 +140,14 @@ class LengthTriggered(Schedule):
         zero = jnp.zeros((), jnp.int32)
         return LengthTriggerState(jnp.zeros(self.early, jnp.float32), zero, zero, jnp.float32(jnp.inf))
 
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
         return _warmup_factor(step, self.lr_warmup_steps) * _halving_factor(
             step, self.delay * schedule_state.surge, self.min_lr_ratio
         )
 
     def observe(
-        self, schedule_state: LengthTriggerState, step: Array, metrics: dict[str, Array]
+        self, schedule_state: LengthTriggerState, step: Int[Array, ""], metrics: dict[str, Array]
     ) -> LengthTriggerState:
         """Note `response_length`."""
         length = metrics["response_length"]
@@ -171,11 +171,11 @@ class MismatchTriggerState(NamedTuple):
     `seen` counts the steps so far, `quiet` the steps until the next halving is possible.
     """
 
-    initial: Array
-    smoothed: Array
-    factor: Array
-    seen: Array
-    quiet: Array
+    initial: Float[Array, ""]
+    smoothed: Float[Array, ""]
+    factor: Float[Array, ""]
+    seen: Float[Array, ""]
+    quiet: Float[Array, ""]
 
 
 @pytree(kw_only=True)
@@ -205,12 +205,12 @@ class MismatchTriggered(Schedule):
         zero = jnp.zeros((), jnp.float32)
         return MismatchTriggerState(zero, zero, jnp.ones((), jnp.float32), zero, zero)
 
-    def __call__(self, step: Array, schedule_state: PyTree = None) -> Array:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
         return _warmup_factor(step, self.lr_warmup_steps) * schedule_state.factor
 
     def observe(
-        self, schedule_state: MismatchTriggerState, step: Array, metrics: dict[str, Array]
+        self, schedule_state: MismatchTriggerState, step: Int[Array, ""], metrics: dict[str, Array]
     ) -> MismatchTriggerState:
         """Note the mismatch, and halve if it is too high."""
         del step
@@ -232,22 +232,22 @@ class MismatchTriggered(Schedule):
         )
 
 
-def _warmup_factor(step: Array, lr_warmup_steps: Integer) -> Array:
+def _warmup_factor(step: Int[Array, ""], lr_warmup_steps: Integer) -> Float[Array, ""]:
     # The first step already learns: factor 1 / lr_warmup_steps, not 0.
     return jnp.minimum(1.0, (_float(step) + 1.0) / jnp.maximum(1.0, _float(lr_warmup_steps)))
 
 
-def _progress(step: Array, lr_warmup_steps: Integer, steps: Integer) -> Array:
+def _progress(step: Int[Array, ""], lr_warmup_steps: Integer, steps: Integer) -> Float[Array, ""]:
     start = _float(lr_warmup_steps)
     return jnp.clip((_float(step) - start) / jnp.maximum(1.0, _float(steps) - start), 0.0, 1.0)
 
 
-def _halving_factor(step: Array, period: Integer, min_lr_ratio: Scalar) -> Array:
+def _halving_factor(step: Int[Array, ""], period: Scalar | Integer, min_lr_ratio: Scalar) -> Float[Array, ""]:
     halvings = jnp.floor((_float(step) + 1.0) / _float(period))
     return jnp.maximum(jnp.ldexp(jnp.float32(1), -halvings.astype(jnp.int32)), min_lr_ratio)
 
 
-def _float(number: Scalar | Integer) -> Array:
+def _float(number: Scalar | Integer) -> Float[Array, ""]:
     return jnp.asarray(number).astype(jnp.float32)
 
 

@@ -10,6 +10,7 @@ theta_rollout, with both engines at the same parameters, holds the mismatch alon
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Int
 
 from simlab.models.parameters import Params
 
@@ -21,14 +22,14 @@ def init_past_params(params: Params, staleness: int) -> Params | None:
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * staleness), params)
 
 
-def rollout_params(past_params: Params | None, params: Params, step: Array) -> Params:
+def rollout_params(past_params: Params | None, params: Params, step: Int[Array, ""]) -> Params:
     """Return theta_rollout at `step`: the oldest of `past_params`, or `params` without staleness."""
     if past_params is None:
         return params
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, step % len(x), keepdims=False), past_params)
 
 
-def update_past_params(past_params: Params | None, params: Params, step: Array) -> Params | None:
+def update_past_params(past_params: Params | None, params: Params, step: Int[Array, ""]) -> Params | None:
     """Replace the oldest of `past_params` with `params`, the parameters before `step`."""
     if past_params is None:
         return None

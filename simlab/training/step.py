@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import PyTree
+from jaxtyping import Float, Int, PyTree
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
@@ -70,7 +70,7 @@ def learning_recipe(recipe: Recipe) -> Recipe:
 
 
 def sample(
-    recipe: SamplingRecipe, params: Params, past_params: Params | None, key: Array, step: Array
+    recipe: SamplingRecipe, params: Params, past_params: Params | None, key: Array, step: Int[Array, ""]
 ) -> Trajectory:
     """Return the rollout of one step; arguments after `recipe` are parts of a `TrainState`."""
     recipe, key = prepare_sites(release_constants(recipe)), jax.random.fold_in(stream(key, "rollout"), step)
@@ -186,7 +186,7 @@ def _vocabulary_columns(replayed: Trajectory, scores: Scores) -> dict[str, Array
 
 
 def _update_policy(
-    recipe: Recipe, state: TrainState, factor: Array, parts: tuple
+    recipe: Recipe, state: TrainState, factor: Float[Array, ""], parts: tuple
 ) -> tuple[Params, PyTree, Metrics]:
     """Return parameters and opt_state after one update per minibatch, and the metrics of each."""
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
@@ -228,7 +228,7 @@ def _hidden_mismatch(
     return metrics
 
 
-def _mismatch(batch: TokenBatch, logp_train: Array, where: str) -> Metrics:
+def _mismatch(batch: TokenBatch, logp_train: Float[Array, "B T"], where: str) -> Metrics:
     seen = replace(batch, logp_train=jnp.where(batch.mask, logp_train, 0.0))
     return {f"{name}_{where}": METRICS[name](seen) for name in ("std_rho", "rms_log_rho")}
 

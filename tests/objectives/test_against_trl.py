@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -91,7 +92,7 @@ def unclamped_weight(batch) -> np.ndarray:
 def check_advantages(arrays, label: str) -> None:
     """TRL's advantages are ours but for 1e-4 beside the standard deviation instead of 1e-6."""
     batch = prepare_batch(batch_from(arrays, label))
-    everybody = np.ones(len(batch.rewards), bool)
+    everybody = jnp.ones(len(batch.rewards), bool)
     std = np.repeat(np.asarray(batch.rewards).reshape(-1, GROUP_SIZE).std(1, ddof=1), GROUP_SIZE)
     for name, scale, factor in (("grpo", "group", (std + 1e-6) / (std + 1e-4)), ("grpo_no_std", "none", 1.0)):
         golden = arrays[f"{label}/advantages_{scale}"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -175,7 +176,7 @@ def check_advantages(arrays, label: str) -> None:
     batch = prepare_batch(batch_from(arrays, label))
     for name, given in zip(arrays["estimators"], arrays[f"{label}/advantages"], strict=True):
         estimator = ESTIMATOR_OF[name]
-        ours = np.asarray(estimator(batch, np.ones(len(batch.rewards), bool)))
+        ours = np.asarray(estimator(batch, jnp.ones(len(batch.rewards), bool)))
         ours = np.where(batch.mask, ours if ours.ndim == 2 else ours[:, None], 0)
         golden = np.where(batch.mask, given, 0)
         worst(ours, golden, 2 * estimator_error(estimator, batch, golden), f"{name} advantage")

@@ -1,6 +1,7 @@
 """cancel: C1-C8, C14, C15, the caveat of D.3, and the toy of Appendix A."""
 
 import numpy as np
+from jaxtyping import Float
 
 from simlab.theory.bounds import log_slope
 from simlab.theory.cancellation import (
@@ -34,7 +35,9 @@ PROJECTIONS = ("dfpo_min", "dfpo_orth", "dfpo_posorth", "dfpo_rebalance")
 ETAS = np.geomspace(1e-3, 1e-1, 7)
 
 
-def random_groups(count: int = 20, size: int = 8, length: int = 5) -> tuple[np.ndarray, np.ndarray]:
+def random_groups(
+    count: int = 20, size: int = 8, length: int = 5
+) -> tuple[Float[np.ndarray, "N G T"], Float[np.ndarray, "N G"]]:
     """Log policy ratios `[N, G, T]` with the first token shared, and 0/1 rewards, not all equal, `[N, G]`."""
     rng = np.random.default_rng(0)
     log_ratio = 0.3 * rng.normal(size=(count, size, length))
@@ -43,14 +46,16 @@ def random_groups(count: int = 20, size: int = 8, length: int = 5) -> tuple[np.n
     return log_ratio, rewards.astype(np.float64)
 
 
-def random_weights(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def random_weights(count: int, size: int) -> tuple[Float[np.ndarray, "N G"], Float[np.ndarray, "N G"]]:
     """Log-normal sequence weights and centered advantages, `[N, G]` each."""
     rng = np.random.default_rng(1)
     advantages = rng.normal(size=(count, size))
     return np.exp(0.3 * rng.normal(size=(count, size))), advantages - advantages.mean(1, keepdims=True)
 
 
-def largest_leftover(name: str, log_ratio: np.ndarray, rewards: np.ndarray, **overrides) -> float:
+def largest_leftover(
+    name: str, log_ratio: Float[np.ndarray, "N G T"], rewards: Float[np.ndarray, "N G"], **overrides
+) -> float:
     """Largest relative leftover of a preset on the shared token; 0 where nothing pushes at all."""
     total, size = objective_leftover(name, group_batch(log_ratio, rewards), **overrides)
     return float((np.abs(total) / np.where(size > 0, size, 1)).max())

@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+from jaxtyping import Float
 
 from simlab.models.tabular import enumerate_sequences, sequence_scores
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative, softmax
@@ -33,7 +34,7 @@ def pair(length: int, noise_std: float = 0.1, vocabulary: int = 4, seed: int = 0
 
 
 @cache
-def softmax_logits(rows: int = 100, vocabulary: int = 2048) -> np.ndarray:
+def softmax_logits(rows: int = 100, vocabulary: int = 2048) -> Float[np.ndarray, "K V"]:
     """Logits of the paper's softmax study."""
     return np.random.default_rng(0).normal(scale=1.5, size=(rows, vocabulary))
 

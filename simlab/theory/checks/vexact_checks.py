@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+from jaxtyping import Float
 
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
@@ -30,7 +31,7 @@ NOISE_OF_MASKS = {
 @cache
 def measure_corrections(
     length: int, rho_std: float, seed: int
-) -> tuple[PolicyPair, np.ndarray, dict[str, Quality]]:
+) -> tuple[PolicyPair, Float[np.ndarray, " S"], dict[str, Quality]]:
     """Pair, rewards and the quality of each correction, V = 3, at a std of rho of `rho_std`."""
     space = enumerate_sequences(3, length)
     logits, rewards = random_logits(space, seed), random_rewards(space, seed)
