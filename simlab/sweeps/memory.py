@@ -31,6 +31,6 @@ def return_free_memory() -> None:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has in RAM, in bytes; 0 where the system does not tell."""
+    """Return the memory that this process has in RAM, in bytes; 0 on systems without `/proc`."""
     pages = Path("/proc/self/statm")
     return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if pages.is_file() else 0
