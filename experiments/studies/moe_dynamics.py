@@ -7,7 +7,7 @@ EXPERIMENT = training_experiment(
     "moe_dynamics",
     "Are mixtures of experts more fragile than dense models at one noise level, and does ACRL help both?",
     (*hacking.CLAIMS, *acrl.CLAIMS),
-    minutes=110.0,
+    minutes=65.0,
     figures=("moe_and_dense",),
     # Smoke mode has one small dense model for all arms, so the dense baseline would repeat this one.
     baseline=acrl.MOE,

@@ -96,14 +96,16 @@ def run_trials(
     of the finished blocks.
     """
     compute_on_one_thread()
-    arms = smoke if run.smoke else arms_of(trials)
+    arms, stops = smoke if run.smoke else arms_of(trials), run.stops_for_futility
     tables = load_resumed(run, arms, diagnosed)
     unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)
     if jax.default_backend() != "cpu" and not run.smoke and unfinished:
         # A GPU makes all blocks in little more than the time of one; the looks find them in the cache.
         make(run, unfinished, None)
     for block in range(len(LOOKS)):
-        if block and (run.smoke or not (arms := with_policies(open_arms(tables, trials, family), block))):
+        if block and run.smoke:
+            break
+        if block and not (arms := with_policies(open_arms(tables, trials, family, stops), block)):
             break
         try:
             if missing := missing_arms(tables, arms, block):
@@ -119,19 +121,22 @@ def run_trials(
         run.table(name, table)
 
 
-def open_arms(tables: Tables, trials: Sequence[Trial], family: int | None = None) -> tuple[str, ...]:
-    """Return the arms of the trials that are neither decided nor hopeless."""
+def open_arms(
+    tables: Tables, trials: Sequence[Trial], family: int | None = None, stops_for_futility: bool = True
+) -> tuple[str, ...]:
+    """Return the arms of the trials that are not decided and, where that stops them, not hopeless."""
     views = Views(tables)
     measured = [measure(views, trial) for trial in trials]
     family = family or count_sampled(trials)
-    return arms_of([each.trial for each in measured if is_open(each, family)])
+    return arms_of([each.trial for each in measured if is_open(each, family, stops_for_futility)])
 
 
-def is_open(measured: Measured, family: int) -> bool:
+def is_open(measured: Measured, family: int, stops_for_futility: bool) -> bool:
     """Return whether a trial should get another block of initial policies.
 
     It is tested at the Bonferroni level of `family`, with which Holm's method begins. As long as a premise is
-    inconclusive the claim is, too, so the trial goes on.
+    inconclusive the claim is, too, so the trial goes on. The first analysis decides nothing, so a trial that
+    goes on in spite of its small chance keeps its error rate.
     """
     sample, criterion, looks = measured.primary, measured.trial.primary, Looks(LOOKS)
     if sample is None or not criterion.is_sampled:
@@ -141,6 +146,8 @@ def is_open(measured: Measured, family: int) -> bool:
     decided = criterion_verdict(ends, criterion.direction, criterion.margin) != "inconclusive"
     if looks.decides(sample.num_policies):
         return not (decided and has_decided_premises(measured))
+    if not stops_for_futility:
+        return True
     return predictive_power(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1])) >= HOPELESS
 
 
@@ -215,4 +222,5 @@ def training_experiment(
         check_resume=check_arms,
         design=design,
         registered=register(claims, name),
+        is_sequential=True,
     )

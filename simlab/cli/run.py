@@ -11,7 +11,7 @@ from simlab.cli.output import Json, Yes, check_writable, one_clear_error, print_
 LONG_MINUTES = 5.0
 EPILOG = (
     "Example: `simlab run softmax --smoke --out /tmp/softmax`, `simlab run lr_dynamics --explain`, "
-    "or `simlab run moe_dynamics --resume-from experiments/results/moe_dynamics`. "
+    "or `simlab run moe_dynamics --resume-from experiments/results/moe_dynamics --no-futility`. "
     "Names of experiments: `simlab list experiments`."
 )
 
@@ -29,6 +29,13 @@ def run(
             "missing arms and seeds."
         ),
     ] = None,
+    no_futility: Annotated[
+        bool,
+        typer.Option(
+            "--no-futility",
+            help="Run undecided claims from all initial policies, also those that will hardly be decided.",
+        ),
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print arms, claims, criteria, power and cost; run nothing.")
     ] = False,
@@ -47,6 +54,8 @@ def run(
         chosen = load_experiment(experiment)
         if json and not explain:
             raise ValueError("--json needs --explain.")
+        if no_futility and not chosen.is_sequential:
+            raise ValueError(f"--no-futility needs an experiment with interim analyses, got {experiment}.")
         if explain:
             _print_plan(chosen, json)
             return
@@ -59,7 +68,7 @@ def run(
         if sys.stdin.isatty() and not yes:
             typer.confirm(f"Run {chosen.name}, {expected}?", abort=True)
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
-    results = execute(chosen, folder, smoke, resumed)
+    results = execute(chosen, folder, smoke, resumed, stops_for_futility=not no_futility)
     timings = results.manifest["timings"]
     computing = timings.get("sweep computing", 0.0)
     cached = f"; computing the runs, cached ones too, took {computing / 60:.1f} min" if computing else ""

@@ -28,13 +28,15 @@ UNFINISHED_NAME = ".unfinished.json"
 class Run:
     """One execution of an experiment: its folder, its mode, and the contents of its manifest.
 
-    `resume_from` is an earlier result whose rows are kept; only what it lacks is run.
+    `resume_from` is an earlier result whose rows are kept; only what it lacks is run. `stops_for_futility`:
+    a trial that will hardly be decided ends at the first interim analysis.
     """
 
     name: str
     out: Path
     smoke: bool = False
     resume_from: Results | None = None
+    stops_for_futility: bool = True
     config: dict[str, Json] = field(default_factory=dict)
     recorded_seeds: list[int] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class Experiment:
     `check_resume`, of an experiment that can resume, raises `ValueError` for a result that does not fit.
     `design` is the `simlab.studies.design.Design` of a training experiment. `registered` holds the hashes of
     the criteria of its claims (`simlab.studies.registration`), which the manifest records before the answer.
+    `is_sequential`: it has interim analyses, of which the first may stop trials for futility.
     """
 
     name: str
@@ -110,10 +113,15 @@ class Experiment:
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
     design: object | None = None
     registered: Mapping[str, Json] = field(default_factory=dict)
+    is_sequential: bool = False
 
 
 def execute(
-    experiment: Experiment, out: Path, smoke: bool = False, resume_from: Results | None = None
+    experiment: Experiment,
+    out: Path,
+    smoke: bool = False,
+    resume_from: Results | None = None,
+    stops_for_futility: bool = True,
 ) -> Results:
     """Run `experiment` into the folder `out`, resuming from `resume_from`; write the manifest last.
 
@@ -126,8 +134,10 @@ def execute(
         (out / MANIFEST_NAME).unlink(missing_ok=True)
     else:
         _remove_earlier_run(experiment.name, out)
-    run = Run(experiment.name, out, smoke, resume_from)
+    run = Run(experiment.name, out, smoke, resume_from, stops_for_futility)
     run.configure(smoke=smoke)
+    if not stops_for_futility:
+        run.configure(stops_for_futility=False)
     if experiment.registered:
         run.configure(registered=dict(experiment.registered))
     with run.phase("total"):

@@ -154,6 +154,7 @@ def test_figures_accept_the_papers_name(tmp_path):
             r"--out takes one log. Remove the second one",
         ),
         (["diagnose", "a.jsonl", "--rename", "=logp"], r"--rename must be FOUND=COLUMN .*, got =logp"),
+        (["run", "softmax", "--no-futility"], r"--no-futility needs .* interim analyses, got softmax"),
         (["run", "lr_dynamics", "--smoke", "--resume-from", "/nowhere"], r"folder /nowhere does not exist"),
         (["watch", "/nowhere"], r"folder /nowhere does not exist"),
         (["watch", "/proc/version"], r"FOLDER must be a folder, got the file /proc/version"),

@@ -38,7 +38,7 @@ def _trial(claim, arm):
 class Recorder:
     """A run of an experiment that keeps its tables in memory."""
 
-    smoke = False
+    smoke, stops_for_futility = False, True
 
     def __init__(self, resume_from=None):
         self.tables, self.config, self.resume_from = {}, {}, resume_from
@@ -99,6 +99,14 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     assert found["H7"].verdict == "reproduced"
     assert found["H7"].primary.num_policies == 16
     assert found["L3"].primary.num_policies == 24
+
+
+def test_without_stops_for_futility_a_hopeless_trial_has_all_policies():
+    trials, calls = [_trial("L3", OPEN), _trial("L4", HOPELESS)], []
+    run = Recorder()
+    run.stops_for_futility = False
+    stages.run_trials(run, trials, smoke=(), make=_made_up(_effects, calls))  # pyright: ignore
+    assert [set(arms) for arms, _ in calls] == [{OPEN, HOPELESS, "none"}] * 3
 
 
 def test_a_study_goes_on_until_the_family_of_the_board_decides():
