@@ -28,7 +28,9 @@ SMOKE = {
 def run(run: Run) -> None:
     """Run the sweep and write the table `means`: reward and RMS log rho of the late steps, by engine pair."""
     base, late = (BASE | SMOKE, 2) if run.smoke else (BASE, LATE)
-    result = sweep(base, OVER, run.out.parent / "cache", name=run.name, yes=True)
+    # The few steps of a smoke run are done before another process has started.
+    workers = 0 if run.smoke else None
+    result = sweep(base, OVER, run.out.parent / "cache", name=run.name, workers=workers, yes=True)
     run.seeds(OVER["seed"])
     run.configure(base=base, over=OVER, late=late)
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
