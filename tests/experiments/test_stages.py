@@ -101,7 +101,7 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     assert found["L3"].primary.num_policies == 24
 
 
-def test_without_stops_for_futility_a_hopeless_trial_has_all_policies():
+def test_without_futility_a_hopeless_trial_has_all_policies():
     trials, calls = [_trial("L3", OPEN), _trial("L4", HOPELESS)], []
     run = Recorder()
     run.stops_for_futility = False
