@@ -195,6 +195,7 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
         decide_board,
         deciding,
         estimate_text,
+        list_results,
         measure_result,
         measurements,
     )
@@ -206,7 +207,10 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
         typer.confirm("Run it?", abort=True)
     before = board(results).rows
     others = [each for each in measurements(results)[0] if each.trial.experiment != experiment.name]
-    now = decide_board([*others, *measure_result(experiment, execute(experiment, folder))])
+    stored = {each.name: result.manifest["config"] for each, result in list_results(results)}
+    stops = stored.get(experiment.name, {}).get("stops_for_futility", True)
+    rerun = execute(experiment, folder, stops_for_futility=stops)
+    now = decide_board([*others, *measure_result(experiment, rerun)])
     shown = [
         {
             "when": when,

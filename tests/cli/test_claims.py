@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from simlab.cli import app
 from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
-from simlab.studies import Measured
+from simlab.studies import Measured, board
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, Row
 from simlab.studies.contrasts import minus
@@ -104,6 +104,16 @@ def test_recompute_prints_the_minutes_and_both_verdicts(shop):
     assert done.stdout.startswith("H7: tis, about 0.1 min on two cores, into ")
     assert re.search(r"stored.*│ 1 ", done.stdout)
     assert re.search(r"now.*│ 2 ", done.stdout)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_recompute_stops_for_futility_as_the_stored_run_did(shop, stops):
+    execute(board.load_experiments()["tis"], shop / "tis", stops_for_futility=stops)
+    out = shop / "again"
+    done = runner.invoke(app, ["claims", "--recompute", "H7", "--results", str(shop), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    config = json.loads((out / "manifest.json").read_text())["config"]
+    assert config.get("stops_for_futility", True) is stops
 
 
 def test_check_names_results_without_a_commit(shop):
