@@ -354,7 +354,7 @@ FIGURES: dict[str, FigureSpec] = {
         Forest(minus(E4M3_MOE[1], E4M3_MOE), BEST_AND_FINAL, 1.9, E4M3_LABELS),
         "acrl Tab. 5", ("A13", "A10")),
     "moe_and_dense": FigureSpec("moe_dynamics", "Dense and MoE policies at one noise level",
-        Curves(tuple(MODELS), (REWARD, MISMATCH), height=2.6, labels=MODELS), claims=("A10",)),
+        Curves(tuple(MODELS), (REWARD, MISMATCH), height=2.6, labels=MODELS), claims=("H16", "A10")),
     "acrl_tab6": FigureSpec(E4M3_RUNS,
         "Held-out reward with E4M3 and float32 inference after E4M3 rollouts, minus the BF16 control",
         Forest(minus(E4M3[1], E4M3),

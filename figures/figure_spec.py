@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from figures import heading
-from figures.kinds import Kind
+from figures.kinds import Curves, Kind
 from figures.papers import DIFFERS
 from simlab.core.results import Results
 
@@ -43,5 +43,6 @@ class FigureSpec:
         shown = f"{self.paper}: {self.title}" if self.paper else self.title
         setting = heading.describe_setting(results, self.experiment, self.kind.arms)
         finding = heading.state_finding(rows[0]) if rows else ""
-        heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(rows)])
+        labels = self.kind.labels if isinstance(self.kind, Curves) else {}
+        heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(rows, labels)])
         return figure

@@ -133,16 +133,17 @@ def state_finding(row: Row) -> str:
     )
 
 
-def state_estimates(rows: Sequence[Row]) -> list[str]:
+def state_estimates(rows: Sequence[Row], own_labels: Mapping[str, str]) -> list[str]:
     """Return the primary criterion of each row with estimate, interval and margin, and an open premise.
 
-    Without its premise a row has no other verdict, whatever its primary criterion shows.
+    Without its premise a row has no other verdict, whatever its primary criterion shows. `own_labels` of the
+    figure replace the stored labels of arms, which two arms may share.
     """
     lines = []
     for number, row in enumerate(rows):
         if row.primary is None:
             continue
-        labels = _find_labels(row.experiment)
+        labels = _find_labels(row.experiment) | dict(own_labels)
         verdict = f" {row.verdict}" if number else ""
         lines.append(f"{row.id}{verdict}: {state_criterion(row.primary, labels)}")
         premises = [each for each in row.criteria if each.criterion.role == "manipulation"]

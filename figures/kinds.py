@@ -320,7 +320,7 @@ def draw_interval(
     limits: tuple[float, float] = (-np.inf, np.inf),
     back: Callable = np.asarray,
 ) -> None:
-    """Draw `back` of the interval of the mean over initial policies, if there are several.
+    """Draw the interval of the mean over initial policies; nothing for a single policy.
 
     Args:
         axis: the axes.

@@ -193,7 +193,7 @@ def test_heading_states_the_verdict_of_the_shipped_result_only(monkeypatch, tmp_
     assert state_finding(found[1]) == "Reproduced: A statement (L6, n = 3)"
     assert find_level(found) == pytest.approx(0.95)
     assert find_level([]) == 0.95
-    first, second = state_estimates(found)
+    first, second = state_estimates(found, {})
     assert first == (
         "L7: reward, last quarter: chain: a minus chain: b = 1 (95% CI 0.752 to 1.25, n = 3), margin 0.2"
     )
@@ -209,11 +209,18 @@ def test_heading_names_a_premise_that_is_not_supported():
     )
     row = _row("L6", "lr_dynamics", *premises)
     assert state_finding(row) == "Inconclusive: A statement (L6, n = 3)"
-    _, line = state_estimates([row])
+    _, line = state_estimates([row], {})
     assert line == (
         "L6, premise inconclusive: reward, last quarter: chain: a minus chain: c = 1 (95% CI 0.752 to 1.25, "
         "n = 3), margin 1"
     )
+
+
+def test_heading_names_arms_as_the_legend_does(monkeypatch):
+    stored = dict.fromkeys(("chain: a", "chain: b"), "no correction")
+    monkeypatch.setattr("figures.heading._find_labels", lambda _: stored)
+    (line,) = state_estimates([_row("L6")], {"chain: a": "dense", "chain: b": "MoE"})
+    assert line.startswith("L6: reward, last quarter: dense minus MoE = 1 ")
 
 
 @pytest.mark.parametrize("name", sorted({row.experiment for row in FIGURES.values()}))
