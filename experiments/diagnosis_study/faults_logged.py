@@ -65,7 +65,7 @@ def end_logit(engine: str) -> Change:
 
 
 def edit_logp(engine: str, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
-    """Log a function of the log-probs of "train" or "infer"."""
+    """Return a fault that logs `edit` of the log-probs of one engine, "train" or "infer"."""
     name = f"logp_{engine}"
     return lambda draft: setattr(draft, name, edit(getattr(draft, name)))
 

@@ -46,7 +46,7 @@ OTHERS: dict[str, tuple[Collection[str], Make]] = {
     "matched noise": (MATCHED, run_matched),
     "variants": (VARIANTS, run_variants),
 }
-"""The arms that a sweep cannot run, with the function that does, by the phase in the manifest."""
+"""Arms that a sweep cannot run and the function that runs them, by the name of the phase in the manifest."""
 
 
 def make_block(
@@ -57,9 +57,10 @@ def make_block(
     baseline: str,
     diagnostics: Mapping[str, Sequence[str]],
 ) -> Frames:
-    """Run those of `names` that a sweep can, with their diagnostics if this is no smoke run, then the others.
+    """Run the arms `names`: first those that a sweep can run, with their diagnostics, then the others.
 
-    Without an arm that a sweep runs there are no tables; the baseline is then run.
+    Smoke runs of a sweep compute no diagnostics. If a sweep can run none of the arms, the baseline is run:
+    the rows of the others are added to its tables.
     """
     plain = [name for name in names if name in ARMS] or [baseline]
     observed: Frames = {}
@@ -124,7 +125,7 @@ def run_trials(
 def open_arms(
     tables: Tables, trials: Sequence[Trial], family: int | None = None, stops_for_futility: bool = True
 ) -> tuple[str, ...]:
-    """Return the arms of the trials that are not decided and, where that stops them, not hopeless."""
+    """Return the arms of the undecided trials, without hopeless ones if `stops_for_futility`."""
     views = Views(tables)
     measured = [measure(views, trial) for trial in trials]
     family = family or count_sampled(trials)
@@ -192,10 +193,10 @@ def training_experiment(
         baseline: the untreated arm, with which the others are compared.
         smoke: the arms of smoke mode, besides the baseline.
         diagnostics: names of the diagnostics between steps, by arm.
-        shared_diagnostics: those of every arm, after its own.
+        shared_diagnostics: names of the diagnostics of every arm, added to its own.
         also: trials that no claim holds.
         write_tables: writes further tables after the runs.
-        collect_evidence: reads a finished run, by default the trials of the claims.
+        collect_evidence: returns the evidence of a finished run, by default that of the trials.
     """
     trials = trials_of(claims, name)
     arms = dict.fromkeys((baseline, *arms_of((*trials, *also))))

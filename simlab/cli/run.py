@@ -33,7 +33,7 @@ def run(
         bool,
         typer.Option(
             "--no-futility",
-            help="Run undecided claims from all initial policies, also those that will hardly be decided.",
+            help="Stop no claim for futility: run undecided ones from all initial policies.",
         ),
     ] = False,
     explain: Annotated[

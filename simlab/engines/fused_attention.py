@@ -153,7 +153,7 @@ def attend_by_kernel(
 def _attend_one_query(
     query_ref, keys_ref, values_ref, seen_ref, result_ref, *, depth: int, size: int, block: int
 ) -> None:
-    """Write the attention of one query; the references are to arrays of a power of two."""
+    """Write the attention output of a query to `result_ref`; elements beyond `depth` or `size` are masked."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
