@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -148,10 +149,10 @@ def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     return _evaluate_under(context, fp8=FP8, bf16=find_engine("bf16"))
 
 
-def both_engines(context: DiagnosticContext) -> dict[str, Array]:
+def both_engines(context: DiagnosticContext, prompts: int = HELD_OUT) -> dict[str, Array]:
     """`held_out_infer`, `held_out_train`: reward on held-out prompts when either engine samples."""
     engines = context.recipe.engines
-    return _evaluate_under(context, infer=engines.infer, train=engines.train)
+    return _evaluate_under(context, prompts, infer=engines.infer, train=engines.train)
 
 
 def validation(context: DiagnosticContext) -> dict[str, Array]:
@@ -159,10 +160,12 @@ def validation(context: DiagnosticContext) -> dict[str, Array]:
     return both_engines(context) | {"kl_to_base": DIAGNOSTICS["kl_to_base"](context)["kl_to_base"]}
 
 
-def _evaluate_under(context: DiagnosticContext, **engines: Engine) -> dict[str, Array]:
+def _evaluate_under(
+    context: DiagnosticContext, prompts: int = HELD_OUT, **engines: Engine
+) -> dict[str, Array]:
     recipe, params, key = context.recipe, context.params, context.key
     return {
-        f"held_out_{name}": evaluate(recipe, params, engine, key, prompts=HELD_OUT)["avg_at_k"]
+        f"held_out_{name}": evaluate(recipe, params, engine, key, prompts=prompts)["avg_at_k"]
         for name, engine in engines.items()
     }
 
@@ -222,6 +225,7 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "held out": evaluate_held_out,
     "held-out prompts": DIAGNOSTICS["held_out"],
     "both engines": both_engines,
+    "both engines, 32 prompts": partial(both_engines, prompts=32),
     "validation": validation,
     "by either engine": by_either_engine,
 }

@@ -5,7 +5,7 @@ correction), of the held-out reward under both engines. Round to nearest E4M3 wi
 no remedy is run next to the untreated arm, so that the two are not mistaken for each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.arms.catalog import ALL_ARMS
@@ -14,15 +14,16 @@ from experiments.arms.moe import R3
 from experiments.arms.names import chain_arm, halving_arm, moe_arm
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
-from experiments.studies.policy_blocks import Schedule, run_blocks
-from experiments.studies.resume import check_arms
-from experiments.studies.runs import SEED
+from experiments.studies.observed_runs import observe_arms
+from experiments.studies.resume import check_arms, load_resumed
+from experiments.studies.runs import SEED, Frames, run_arms
+from experiments.studies.stages import Part, run_parts
 from simlab.core.experiment import Experiment, Run
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.design import Design
-from simlab.studies.registration import hash_rule, register
+from simlab.studies.registration import LOOKS, hash_rule, register
 from simlab.studies.remedy_ranking import MARGIN, MIN_LOSS, read_leaderboard
 from simlab.studies.verdicts import measure_trials
 
@@ -44,19 +45,24 @@ RULE = (
     "others. Margin: a fifth of the loss is the least that "
     "decides which remedy to use."
 )
-MINUTES = {EXACT: 6.0}
-DEFAULT_MINUTES = 4.5
-"""Core-minutes of eight runs of an arm of dense models, on a core whose neighbor is busy."""
+VALIDATION, EVERY = "both engines, 32 prompts", 50
+"""The diagnostic of every run, and the steps between two of them: the rule reads the last two."""
+
+
+def run_validated(run: Run, names: Sequence[str], block: int | None) -> Frames:
+    """Run these arms from that block of initial policies, with the reward on held-out prompts."""
+    with run.phase("diagnostics"):
+        rows = observe_arms(run, dict.fromkeys(names, (VALIDATION,)), names, block, EVERY)
+    return run_arms(run, names, block) | {"diagnostics": rows}
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The remedies of one model; `named` returns the name of its arm, `slowness` scales the expected cost."""
+    """The remedies of one model; `named` returns the name of its arm."""
 
     experiment: str
     named: Callable[[str], str]
     remedies: tuple[str, ...]
-    slowness: float = 1.0
 
     @property
     def rule(self) -> str:
@@ -64,24 +70,23 @@ class Contest:
         return RULE.format(remedies=", ".join(self.remedies))
 
     @property
-    def schedule(self) -> Schedule:
-        """The arms of the primary criterion and E4M3 first, then the others, block by block."""
+    def schedule(self) -> list[Part]:
+        """All blocks of the arms of the primary criterion, then those of the others."""
         first = tuple(map(self.named, (NONE, BF16, TIS, EXACT)))
         others = tuple(arm for arm in self.arms if arm not in first)
-        later = [(block, (arm,)) for block in (0, 1) for arm in others]
-        return [(0, first), later[0], (1, first), (2, first), *later[1:], (2, others)]
+        return [(block, arms) for arms in (first, others) for block in range(len(LOOKS))]
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms in the order in which a block runs them."""
+        """The names of all arms."""
         return tuple(map(self.named, (*REFERENCES, *self.remedies)))
 
     def run(self, run: Run) -> None:
-        """Run the schedule; in smoke mode its first entry."""
-        named = {self.named(arm): MINUTES.get(arm, DEFAULT_MINUTES) for arm in (*REFERENCES, *self.remedies)}
-        minutes = {arm: self.slowness * value for arm, value in named.items()}
+        """Run the schedule; in smoke mode, whose arms share one engine pair, a block of two arms."""
         run.configure(rule=self.rule)
-        run_blocks(run, self.schedule[:1] if run.smoke else self.schedule, minutes)
+        parts = [(0, tuple(map(self.named, (NONE, TIS))))] if run.smoke else self.schedule
+        schedule, tables = dict(enumerate(parts)), load_resumed(run, self.arms, self.arms)
+        run_parts(run, tables, lambda _, number: schedule.get(number), run_validated)
 
     def collect_evidence(self, results: Results | m.Tables) -> list[Measured]:
         """Return V6, with the share that each remedy recovers in the note."""
@@ -93,17 +98,17 @@ class Contest:
 
 
 DENSE = Contest("leaderboard", chain_arm, REMEDIES)
-MOE = Contest("leaderboard_experts", moe_arm, MOE_REMEDIES, slowness=1.3)
+MOE = Contest("leaderboard_experts", moe_arm, MOE_REMEDIES)
 
 
-def _experiment(name: str, question: str, contest: Contest) -> Experiment:
+def _experiment(name: str, question: str, contest: Contest, minutes: float) -> Experiment:
     arms = {arm: ALL_ARMS[arm] for arm in contest.arms}
     return Experiment(
         name=name,
         question=question,
         decision_rule=contest.rule,
         run=contest.run,
-        minutes=60.0 * contest.slowness,
+        minutes=minutes,
         claims=(V6.id,),
         figures=(name,),
         collect_evidence=contest.collect_evidence,
@@ -114,8 +119,8 @@ def _experiment(name: str, question: str, contest: Contest) -> Experiment:
 
 
 EXPERIMENT = _experiment(
-    "leaderboard", "Which remedy recovers most of the reward that mismatch costs?", DENSE
+    "leaderboard", "Which remedy recovers most of the reward that mismatch costs?", DENSE, 60.0
 )
 MOE_EXPERIMENT = _experiment(
-    "leaderboard_experts", "Which remedy of an MoE recovers the reward that mismatch costs?", MOE
+    "leaderboard_experts", "Which remedy of an MoE recovers the reward that mismatch costs?", MOE, 78.0
 )

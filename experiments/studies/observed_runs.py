@@ -56,7 +56,11 @@ MEMORY_LIMIT = 2e9
 
 
 def observe_arms(
-    run: Run, diagnosed: Mapping[str, Sequence[str]], names: Sequence[str], block: int | None
+    run: Run,
+    diagnosed: Mapping[str, Sequence[str]],
+    names: Sequence[str],
+    block: int | None,
+    every: int = EVERY,
 ) -> Frame:
     """Compute the runs of those of `names` that have diagnostics; return these, a row per run and step."""
     together: dict[tuple[str, ...], list[str]] = {}
@@ -64,12 +68,13 @@ def observe_arms(
         if name in diagnosed:
             alone = [name] if READING_OBJECTIVE.intersection(diagnosed[name]) else []
             together.setdefault((*diagnosed[name], *alone), []).append(name)
-    return observe_runs(
-        run, [(diagnosed[arms[0]], list_specs(run, arms, block)) for arms in together.values()]
-    )
+    wanted = [(diagnosed[arms[0]], list_specs(run, arms, block)) for arms in together.values()]
+    return observe_runs(run, wanted, every)
 
 
-def observe_runs(run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]]) -> Frame:
+def observe_runs(
+    run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]], every: int = EVERY
+) -> Frame:
     """Compute runs and their diagnostics every few steps; return these.
 
     A run is what a sweep makes of it, bit by bit, and goes into the result cache, where a sweep finds it; its
@@ -79,9 +84,10 @@ def observe_runs(run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpe
         run: of the experiment.
         wanted: names of diagnostics with the runs that have them. Where the diagnostics read the objective,
             these runs have the same one.
+        every: steps between diagnostics, `SMOKE_EVERY` in smoke mode.
     """
     results, per_batch = ResultCache(run.out.parent / "cache"), count_per_batch(run)
-    every = SMOKE_EVERY if run.smoke else EVERY
+    every = SMOKE_EVERY if run.smoke else every
     files: list[Path] = []
     batches: list[Batch] = []
     for diagnostics, specs in wanted:

@@ -7,6 +7,7 @@ the trials that are still inconclusive, and of none that can no longer be decide
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import count
 
 import jax
 import pandas as pd
@@ -41,6 +42,8 @@ DESIGN = (
 
 Make = Callable[[Run, Sequence[str], int | None], Frames]
 """Run these arms from that block of initial policies, or from all."""
+Part = tuple[int, Sequence[str]]
+"""A block of initial policies and the arms that run from it."""
 OTHERS: dict[str, tuple[Collection[str], Make]] = {
     "forks": (FORKS, run_forks),
     "matched noise": (MATCHED, run_matched),
@@ -93,26 +96,47 @@ def run_trials(
 
     `family` counts the criteria that are tested together, by default those of `trials`.
     In smoke mode run one block of the arms `smoke`. Runs only what the result that `run` resumes from lacks;
-    `diagnosed` arms without diagnostics are run again. If interrupted after the first block, write the tables
-    of the finished blocks.
+    `diagnosed` arms without diagnostics are run again.
     """
-    compute_on_one_thread()
     arms, stops = smoke if run.smoke else arms_of(trials), run.stops_for_futility
     tables = load_resumed(run, arms, diagnosed)
     unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)
     if jax.default_backend() != "cpu" and not run.smoke and unfinished:
         # A GPU makes all blocks in little more than the time of one; the looks find them in the cache.
         make(run, unfinished, None)
-    for block in range(len(LOOKS)):
-        if block and run.smoke:
+
+    def choose(tables: Tables, block: int) -> Part | None:
+        if block == 0:
+            return block, arms
+        if run.smoke or block == len(LOOKS):
+            return None
+        undecided = with_policies(open_arms(tables, trials, family, stops), block)
+        return (block, undecided) if undecided else None
+
+    run_parts(run, tables, choose, make)
+
+
+def run_parts(run: Run, tables: Tables, choose: Callable[[Tables, int], Part | None], make: Make) -> None:
+    """Run one part after another, those runs of it that `tables` lack; write the tables.
+
+    If interrupted after the first part, write the tables of the finished parts.
+
+    Args:
+        run: of the experiment.
+        tables: the runs of the result that `run` resumes from.
+        choose: returns the next part from the tables so far and the number of parts before, None at the end.
+        make: runs arms from a block.
+    """
+    compute_on_one_thread()
+    for number in count():
+        if (part := choose(tables, number)) is None:
             break
-        if block and not (arms := with_policies(open_arms(tables, trials, family, stops), block)):
-            break
+        block, arms = part
         try:
             if missing := missing_arms(tables, arms, block):
                 tables = merge_tables(tables, build_tables(make(run, missing, block)))
         except KeyboardInterrupt:
-            if block == 0 and run.resume_from is None:
+            if number == 0 and run.resume_from is None:
                 raise
             run.report(f"interrupted in block {block + 1} of {len(LOOKS)}: the tables hold the finished runs")
             run.configure(stopped_in_block=block + 1)

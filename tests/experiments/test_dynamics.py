@@ -14,7 +14,7 @@ from experiments.arms.names import chain_arm, moe_arm
 from experiments.papers import acrl, vexact
 from experiments.regimes import BASE
 from experiments.studies import acrl_variants, diagnostics, stages
-from experiments.studies.leaderboard import DENSE
+from experiments.studies.leaderboard import DENSE, EVERY, MOE
 from experiments.studies.runs import (
     CHUNK,
     find_changes,
@@ -244,6 +244,18 @@ def test_leaderboard_compares_exact_engine_with_tis():
     assert [row.arm for row in recovered] == [chain_arm(EXACT), chain_arm(TIS)]
     partial = _with_engines(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5}))
     assert DENSE.collect_evidence(partial) == []
+
+
+@pytest.mark.parametrize("contest", [DENSE, MOE])
+def test_leaderboard_follows_its_rule(contest):
+    parts = [(block, arm) for block, arms in contest.schedule for arm in arms]
+    assert sorted(parts) == sorted((block, arm) for block in range(3) for arm in contest.arms)
+    primary = {contest.named(arm) for arm in (NONE, BF16, TIS, EXACT)}
+    assert {arm for _, arm in parts[: 3 * len(primary)]} == primary
+    (steps,) = {ARMS[arm].steps for arm in contest.arms}
+    late = [step for step in range(EVERY, steps + 1, EVERY) if step >= m.LATE * steps]
+    assert f"at steps {late[0]} and {late[1]}" in contest.rule
+    assert len(late) == 2
 
 
 def test_estimates_of_other_levels_stand_in_the_note():

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.studies.policy_blocks import split_blocks
 from simlab.studies.estimands import FINAL_REWARD, RunRows, Tables, View, Views
 from simlab.studies.registration import hash_rule
 from simlab.studies.remedy_ranking import compare_pairs, rank_remedies
@@ -67,10 +66,6 @@ def test_rank_remedies_use_the_policies_that_an_arm_has():
     )
     rows = rank_remedies(views, FINAL_REWARD, [GOOD, USELESS], NONE, CONTROL, 3)
     assert [row.policies for row in rows] == [8, 24]
-
-
-def test_split_blocks_keeps_a_short_last_block():
-    assert split_blocks(20) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
 def test_eight_policies_decide_neither_share_nor_pair():
