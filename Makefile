@@ -62,7 +62,7 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 	$(BIN)/python scripts/readme.py --check
 
 test-slow: $(VENV)/.test  ## the longer checks
-	$(PYTEST) -n 3 -m "slow and not engines" # many wait for processes that they start
+	$(PYTEST) -n 3 --dist loadgroup -m "slow and not engines" # many wait for processes that they start
 
 NOTEBOOKS ?= full
 docs: $(VENV)/.docs  ## build the site in build/site and check its links; NOTEBOOKS=smoke: small sizes; REPOSITORY=owner/name: Colab

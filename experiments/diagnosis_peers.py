@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.diagnosis_study.faults import FAULTS, simulate_log
 from experiments.diagnosis_study.fitting import CONFIDENT
-from experiments.diagnosis_study.forward_passes import CONTEXTS, Pool, make_pool
+from experiments.diagnosis_study.forward_passes import CONTEXTS, INFER_ENGINES, Pool, make_pool
 from simlab.core.experiment import Experiment, Run
 from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
@@ -47,13 +47,16 @@ SIZE, LOGS, STEPS, TOKENS = 0.7, 1, 40, 800
 PROGRAM = Path(__file__).parent / "diagnosis_study" / "peer_programs.py"
 
 
-def simulate_logs(pool: Pool, logs: int) -> dict[str, tuple[str, TokenLog]]:
-    """Return the cause and the log, at most `TOKENS` tokens in `STEPS` steps, by name."""
+def simulate_logs(pool: Pool, engines: tuple[str, ...]) -> dict[str, tuple[str, TokenLog]]:
+    """Return the cause and the log, at most `TOKENS` tokens in `STEPS` steps, by name.
+
+    Its inference engine is one of `engines`.
+    """
     logs_by_name = {}
     for number, variant in enumerate(VARIANTS):
-        for repeat in range(logs * (3 if variant == "no fault" else 1)):
+        for repeat in range(LOGS * (3 if variant == "no fault" else 1)):
             rng = np.random.default_rng([77, number, repeat])
-            log, _ = simulate_log(variant, pool, rng, SIZE)
+            log, _ = simulate_log(variant, pool, rng, SIZE, engines)
             rows = int(max(8, np.searchsorted(np.cumsum(log.lengths), TOKENS)))
             log = log.select_sequences(np.arange(log.num_sequences) < rows)
             logs_by_name[f"{number:02d}-{repeat}"] = (FAULTS[variant].cause, log)
@@ -113,10 +116,9 @@ def summarize(
 def run(run: Run) -> None:
     """Write the table `alarms`: one row per log and program."""
     run.configure(policy=POLICY, variants=VARIANTS, size=SIZE, logs=LOGS, steps=STEPS, tokens=TOKENS)
+    engines, contexts = (INFER_ENGINES[:2], 100) if run.smoke else (INFER_ENGINES, CONTEXTS)
     with run.phase("logs"):
-        logs = simulate_logs(
-            make_pool(POLICY, 0, contexts=100 if run.smoke else CONTEXTS), 1 if run.smoke else LOGS
-        )
+        logs = simulate_logs(make_pool(POLICY, 0, engines, contexts), engines)
     with run.phase("peers"):
         alarms = {} if run.smoke else run_peers(logs)
     run.table("alarms", summarize(logs, alarms))

@@ -16,7 +16,7 @@ from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.memory import resident_bytes
-from simlab.training.checkpoints import Progress, load_progress
+from simlab.training.checkpoints import UnfinishedRun, load_progress
 from simlab.training.loop import Checkpoint, Chunk, resume, train
 from simlab.training.recipe import initial_state
 
@@ -68,7 +68,7 @@ def run(run: Run) -> None:
 
 
 def compare_memory_and_bits(
-    rows: Sequence[Mapping[str, float]], one: Progress, other: Progress
+    rows: Sequence[Mapping[str, float]], one: UnfinishedRun, other: UnfinishedRun
 ) -> dict[str, float]:
     """Return the growth of the memory after the warm-up, and whether two ends of a run are the same."""
     resident = np.asarray([row["resident_mb"] for row in rows])

@@ -61,9 +61,8 @@ def run(run: Run) -> None:
     run.table("cost", rows)
     run.table("fits", [fit(axis, rows) for axis in axes])
     with run.phase("processes"):
-        run.table(
-            "processes", processes(base | {"steps": 10 if run.smoke else LONG}, runs_per_batch, BATCHES)
-        )
+        steps, calls = (10, 1) if run.smoke else (LONG, 2)
+        run.table("processes", processes(base | {"steps": steps}, runs_per_batch, BATCHES, calls))
 
 
 def cost(base: dict[str, Json], runs_per_batch: int, axis: str, value: int) -> dict[str, float]:
@@ -99,10 +98,11 @@ def fit(axis: str, rows: list[dict[str, Json]]) -> dict[str, Json]:
     return {"axis": axis, "exponent": float(exponent), "factor": float(np.exp(offset)), "worst_ratio": off}
 
 
-def processes(base: dict[str, Json], runs_per_batch: int, batches: int) -> list[dict[str, Json]]:
-    """Seconds of the same runs in one pinned process and in one per core, the first compilation apart.
+def processes(base: dict[str, Json], runs_per_batch: int, batches: int, calls: int) -> list[dict[str, Json]]:
+    """Seconds of the same runs in one pinned process and in one per core, in the last of some calls.
 
-    Processes share a program through the cache; each loads it by itself, which counts.
+    The first call compiles. Processes share a program through the cache; each loads it by itself, which
+    counts.
     """
     over = {"seed": list(range(runs_per_batch * batches))}
     cores = len(os.sched_getaffinity(0))
@@ -110,7 +110,7 @@ def processes(base: dict[str, Json], runs_per_batch: int, batches: int) -> list[
     with tempfile.TemporaryDirectory() as folder:
         for count in dict.fromkeys((1, cores)):
             seconds = 0.0
-            for number in range(2):  # the first time compiles
+            for number in range(calls):
                 call = {"base": base, "over": over, "runs_per_batch": runs_per_batch, "workers": count}
                 _, _, (timings,) = time_sweeps([call | {"out": f"{folder}/{count}-{number}"}], folder)
                 seconds = timings["runs"]

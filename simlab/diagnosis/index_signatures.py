@@ -3,12 +3,12 @@
 import numpy as np
 
 from simlab.diagnosis.rank_tests import largest_finite
-from simlab.diagnosis.token_view import View, bin_by_quantile, contrast, place_z, rank_parts, signed_log
+from simlab.diagnosis.token_view import TokenView, bin_by_quantile, contrast, place_z, rank_parts, signed_log
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-def measure_index(view: View) -> dict[str, float]:
+def measure_index(view: TokenView) -> dict[str, float]:
     """Measure where in a response the mismatch is."""
     index, size, z = view.index, view.size, view.z
     first, last = index == 0, view.from_end == 0
@@ -71,7 +71,7 @@ def _find_jump_z(index: np.ndarray, rank: np.ndarray) -> float:
     return signed_log(float(z[np.argmax(np.abs(z))]))
 
 
-def _compare_halves(view: View) -> float:
+def _compare_halves(view: TokenView) -> float:
     """Return the `signed_log` t over sequences of the mean rank of the second half minus the first."""
     late, early = rank_parts(view, 2 * view.index >= view.length)
     apart = (late - early)[view.log.lengths >= 8]
@@ -80,7 +80,7 @@ def _compare_halves(view: View) -> float:
     return signed_log(float(apart.mean() / (apart.std() / np.sqrt(len(apart)) + 1e-6)))
 
 
-def _count_trailing_zeros(view: View) -> float:
+def _count_trailing_zeros(view: TokenView) -> float:
     """Return the mean number of tokens with logp_infer = 0, and not logp_train, that end a response."""
     count = len(view.log.lengths)
     zero = (view.infer == 0) & (view.train < -1e-4)
@@ -92,7 +92,7 @@ def _count_trailing_zeros(view: View) -> float:
     return total
 
 
-def _find_constant_end(view: View, last: np.ndarray) -> float:
+def _find_constant_end(view: TokenView, last: np.ndarray) -> float:
     """Return the fraction of last tokens with the most frequent logp_infer, minus that of logp_train."""
     if last.sum() < 4:
         return np.nan

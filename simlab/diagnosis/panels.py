@@ -6,7 +6,7 @@ from simlab.core.json_value import Json
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.rank_tests import mean_by_class
 from simlab.diagnosis.signatures import FEW, MAX_SHIFT
-from simlab.diagnosis.token_view import View, view_log
+from simlab.diagnosis.token_view import TokenView, view_log
 
 BINS, MAX_DOTS = 24, 800
 
@@ -42,7 +42,7 @@ def _histogram(values: np.ndarray, low: float, high: float) -> Points:
     return list(zip((edges[1:] + edges[:-1]) / 2, counts / max(1, len(values)), strict=True))
 
 
-def _by_probability(view: View) -> Points:
+def _by_probability(view: TokenView) -> Points:
     probs = np.exp(view.infer, dtype=np.float64)
     index = np.minimum((probs * 10).astype(int), 9)
     return [
@@ -59,7 +59,7 @@ def _by_index(index: np.ndarray, size: np.ndarray) -> Points:
     return [(float(centers[k]), float(means[k])) for k in np.flatnonzero(np.bincount(number) >= 3)]
 
 
-def _by_id(view: View) -> Points:
+def _by_id(view: TokenView) -> Points:
     if view.log.ids is None:
         return []
     _, index = np.unique(view.log.ids, return_inverse=True)
@@ -72,7 +72,7 @@ def _thin(means: np.ndarray) -> Points:
     return [(float(row), float(means[row])) for row in rows]
 
 
-def _by_shift(view: View) -> Points:
+def _by_shift(view: TokenView) -> Points:
     points = []
     for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
         k = abs(shift)
@@ -84,6 +84,6 @@ def _by_shift(view: View) -> Points:
     return points
 
 
-def _factors(view: View) -> Points:
+def _factors(view: TokenView) -> Points:
     usable = (view.infer < -0.05) & (view.train < -1e-4)
     return _histogram(view.infer[usable] / view.train[usable], 0.0, 3.0) if usable.sum() >= 30 else []

@@ -5,7 +5,7 @@ import numpy as np
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.rank_tests import mean_by_class, rms, spearman_z
 from simlab.diagnosis.routing import find_flips, fraction_from_flips
-from simlab.diagnosis.token_view import View, rank_parts, signed_log
+from simlab.diagnosis.token_view import TokenView, rank_parts, signed_log
 
 STRIDES = range(2, 17)
 GROUPS = (2, 4, 8, 16)
@@ -31,7 +31,7 @@ ROW_SIGNATURES = (
 )
 
 
-def measure_rows(view: View) -> dict[str, float]:
+def measure_rows(view: TokenView) -> dict[str, float]:
     """Measure which rows differ: every k-th, blocks, one worker, or several kinds without order."""
     log = view.log
     measured = dict.fromkeys(ROW_SIGNATURES, np.nan) | _measure_duplicates(log)
@@ -82,7 +82,7 @@ def _list_orders(rows: np.ndarray, step: np.ndarray) -> dict[str, list[np.ndarra
     return {"row_stride": strides, "row_block": blocks}
 
 
-def _correlate_parts(view: View, second: np.ndarray, chosen: np.ndarray) -> float:
+def _correlate_parts(view: TokenView, second: np.ndarray, chosen: np.ndarray) -> float:
     """Return the correlation over rows of the mean ranks of two parts of a row: what the row explains."""
     a, b = (means[chosen] - means[chosen].mean() for means in rank_parts(view, second))
     scale = float(np.sqrt(np.sum(a * a) * np.sum(b * b)))

@@ -12,7 +12,7 @@ from simlab.diagnosis.index_signatures import measure_index
 from simlab.diagnosis.log import LOWEST, TokenLog
 from simlab.diagnosis.rank_tests import EPSILON, correlate, largest_finite
 from simlab.diagnosis.sequence_signatures import measure_logged_columns, measure_rows
-from simlab.diagnosis.token_view import View, bin_by_quantile, contrast, signed_log, view_log
+from simlab.diagnosis.token_view import TokenView, bin_by_quantile, contrast, signed_log, view_log
 
 FEW = 200
 """Number of tokens below which a log has no signatures."""
@@ -28,7 +28,7 @@ def _balance(x: np.ndarray) -> float:
     return float(np.clip(excess.mean() / (np.mean(excess - inside) + EPSILON), -3, 3))
 
 
-def _measure_neighbors(view: View) -> dict[str, float]:
+def _measure_neighbors(view: TokenView) -> dict[str, float]:
     """Measure whether neighbors in a sequence share the size or the sign of their mismatch."""
     inside = view.sequence[1:] == view.sequence[:-1]
     names = {"neighbor_size": np.minimum(view.size, 5), "neighbor_sign": np.clip(view.z, -5, 5)}
@@ -38,7 +38,7 @@ def _measure_neighbors(view: View) -> dict[str, float]:
     }
 
 
-def _measure_levels(view: View) -> dict[str, float]:
+def _measure_levels(view: TokenView) -> dict[str, float]:
     x, infer = view.x, view.infer
     probs = np.exp(infer, dtype=np.float64)
     middle = (probs > 0.1) & (probs < 0.9)
@@ -78,7 +78,7 @@ def _measure_levels(view: View) -> dict[str, float]:
     return measured
 
 
-def _measure_outliers(view: View) -> dict[str, float]:
+def _measure_outliers(view: TokenView) -> dict[str, float]:
     outlier = view.size > 6
     count, rate = int(outlier.sum()), float(outlier.mean())
     p, q = np.exp(view.infer, dtype=np.float64), np.exp(view.train, dtype=np.float64)
@@ -104,7 +104,7 @@ def _measure_outliers(view: View) -> dict[str, float]:
     return measured
 
 
-def _measure_scale(view: View) -> dict[str, float]:
+def _measure_scale(view: TokenView) -> dict[str, float]:
     """Measure a common factor of the log-probabilities (base of the log) and of the logits (temperature)."""
     measured: dict[str, float] = dict.fromkeys(
         (
@@ -142,7 +142,7 @@ def _summarize(name: str, values: np.ndarray, expected: float) -> dict[str, floa
     return {name: middle, f"{name}_spread": high - low, f"{name}_fit": fit}
 
 
-def _measure_shift(view: View) -> dict[str, float]:
+def _measure_shift(view: TokenView) -> dict[str, float]:
     """Measure how much better the lists agree after a shift of one against the other by 1 to 3 tokens."""
     train, infer, sequence = view.train, view.infer, view.sequence
     count = len(view.log.lengths)
@@ -166,7 +166,7 @@ def _measure_shift(view: View) -> dict[str, float]:
     return {"shift_gain": best, "shift": float(where), "shifted_tails": float(tails.mean())}
 
 
-def _measure_ids(view: View) -> dict[str, float]:
+def _measure_ids(view: TokenView) -> dict[str, float]:
     """Measure errors that tokens of one id share, as the correlation between two halves of the log."""
     names = ("id_offset", "id_offset_z", "id_size", "id_range", "id_share")
     ids = view.log.ids
@@ -212,7 +212,7 @@ def _halves_z(id_index: np.ndarray, half: np.ndarray, values: np.ndarray) -> flo
     return signed_log(float((a * b).sum()) / error) if error > 0 else np.nan
 
 
-PARTS: tuple[Callable[[View], dict[str, float]], ...] = (
+PARTS: tuple[Callable[[TokenView], dict[str, float]], ...] = (
     _measure_levels,
     _measure_neighbors,
     _measure_outliers,

@@ -1,6 +1,6 @@
 """The tokens of a log as the signatures read them, and the tests that several signatures share.
 
-`View.size` divides abs(log rho) by its typical value at the token's probability.
+`TokenView.size` divides abs(log rho) by its typical value at the token's probability.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from simlab.diagnosis.rank_tests import mean_by_class, rank_values
 
 
 @dataclass(frozen=True)
-class View:
+class TokenView:
     """Input of the signatures, [N]: arrays over the tokens of nonempty sequences.
 
     - `x`: log rho, nats; `train`, `infer`: log-probabilities.
@@ -34,14 +34,14 @@ class View:
     length: np.ndarray
 
 
-def view_log(log: TokenLog) -> View:
+def view_log(log: TokenLog) -> TokenView:
     """Return the view of a log without masked tokens."""
     sequence, index = log.sequence, log.index
     length = log.lengths[sequence]
     x = log_rho(log).astype(np.float64)
     z = np.clip(x / _typical_size(x, log.logp_infer), -10, 10)
     size = np.abs(z)
-    return View(
+    return TokenView(
         log=log,
         x=x,
         train=log.logp_train,
@@ -77,7 +77,7 @@ def bin_by_quantile(values: np.ndarray, count: int) -> tuple[np.ndarray, int]:
     return np.searchsorted(edges, values, side="right"), len(edges) + 1
 
 
-def rank_parts(view: View, second: np.ndarray) -> list[np.ndarray]:
+def rank_parts(view: TokenView, second: np.ndarray) -> list[np.ndarray]:
     """Return the mean rank of two parts of each sequence, [S]: of the tokens at `second`, of the others."""
     count = len(view.log.lengths)
     return [mean_by_class(view.rank[part], view.sequence[part], count) for part in (second, ~second)]

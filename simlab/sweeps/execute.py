@@ -19,7 +19,7 @@ from simlab.sweeps.program import (
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
 from simlab.sweeps.tables import diverged_at, run_tables
-from simlab.training.checkpoints import Arrays, Progress, named_arrays
+from simlab.training.checkpoints import Arrays, UnfinishedRun, named_arrays
 from simlab.training.loop import CHECKPOINT_SECONDS, Callback, Chunk, HostMetrics, join_metrics, train
 
 LIVE = ("reward", "std_rho")
@@ -154,7 +154,7 @@ def advance_members(
     arrays, after = named_arrays(state), []
     for i, (member, part) in enumerate(zip(members, parts(metrics, first), strict=True)):
         before = {} if member.progress is None else dict(member.progress.metrics)
-        progress = Progress({name: a[i] for name, a in arrays.items()}, join_metrics([before, part]))
+        progress = UnfinishedRun({name: a[i] for name, a in arrays.items()}, join_metrics([before, part]))
         after.append(replace(member, progress=progress))
     return after
 

@@ -29,7 +29,7 @@ RECENT = 10  # steps over which the shown numbers are averaged
 
 
 @dataclass
-class Arm:
+class ArmProgress:
     """One arm: its number of runs, of finished ones, and the curves [runs][steps] of the live metrics."""
 
     runs: int = 0
@@ -48,11 +48,11 @@ class Arm:
         return pd.DataFrame(map(pd.Series, self.curves[name])).mean().to_numpy()
 
 
-def collect_arms(runs: Iterable[tuple[str, str | None, Mapping[str, np.ndarray]]]) -> dict[str, Arm]:
+def collect_arms(runs: Iterable[tuple[str, str | None, Mapping[str, np.ndarray]]]) -> dict[str, ArmProgress]:
     """Return the arms of `runs`, given as name of the arm, status if finished, and curves by metric."""
-    arms: dict[str, Arm] = {}
+    arms: dict[str, ArmProgress] = {}
     for name, status, curves in runs:
-        arm = arms.setdefault(name, Arm())
+        arm = arms.setdefault(name, ArmProgress())
         arm.runs += 1
         arm.finished += status is not None
         arm.diverged += status == "diverged"
@@ -83,7 +83,7 @@ class Monitor:
         """True if the sweep has ended, in whatever way: its file goes with it, unless it was killed."""
         return not self.job.is_file() or is_killed(self._described)
 
-    def poll(self) -> dict[str, Arm]:
+    def poll(self) -> dict[str, ArmProgress]:
         """Return the arms as they are now."""
         self._read_events()
         for key in self.arm_of:
@@ -120,7 +120,7 @@ class Monitor:
                     curves[name] = np.concatenate([before, values])
 
 
-def table_of(arms: dict[str, Arm]) -> Table:
+def table_of(arms: dict[str, ArmProgress]) -> Table:
     """Return the arms as a table: runs, reward and mismatch."""
     # Cut labels would hide the swept values that distinguish the arms.
     arm_column = Column("arm", overflow="fold")
@@ -134,7 +134,7 @@ def table_of(arms: dict[str, Arm]) -> Table:
     return table
 
 
-def line_of(arms: dict[str, Arm]) -> str:
+def line_of(arms: dict[str, ArmProgress]) -> str:
     """Return the arms as a line: finished runs, run-steps, reward and mismatch."""
     finished, runs = (sum(getattr(arm, name) for arm in arms.values()) for name in ("finished", "runs"))
     started = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
@@ -175,7 +175,7 @@ def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
         show()
 
 
-def draw_file(arms: dict[str, Arm], path: Path) -> None:
+def draw_file(arms: dict[str, ArmProgress], path: Path) -> None:
     """Redraw the curves in a file, atomically."""
     from simlab.sweeps.sweep_curves import save_arm_curves
 

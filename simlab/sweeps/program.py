@@ -13,7 +13,7 @@ from simlab.engines.constant import ConstantEngine, hold_constant
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective, list_kinds
-from simlab.training.checkpoints import Progress, restore
+from simlab.training.checkpoints import UnfinishedRun, restore
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 LONGEST_CHUNK = 10
@@ -62,7 +62,7 @@ class BatchedRun:
     recipe: Recipe
     params: Params
     seed: int
-    progress: Progress | None = None
+    progress: UnfinishedRun | None = None
 
     @property
     def steps_completed(self) -> int:

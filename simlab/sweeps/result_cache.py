@@ -22,7 +22,7 @@ from simlab.core.json_value import Json
 from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables
-from simlab.training.checkpoints import Progress, count_steps, load_progress, save_progress
+from simlab.training.checkpoints import UnfinishedRun, count_steps, load_progress, save_progress
 
 
 class ResultCache:
@@ -82,11 +82,11 @@ class ResultCache:
         write_atomically(self.runs / f"{key}.json", lambda file: file.write(text))
         self._forget(key)
 
-    def save_checkpoint(self, key: str, progress: Progress) -> None:
+    def save_checkpoint(self, key: str, progress: UnfinishedRun) -> None:
         """Save the state of an unfinished run."""
         save_progress(self._checkpoint(key), progress)
 
-    def progress(self, key: str) -> Progress | None:
+    def progress(self, key: str) -> UnfinishedRun | None:
         """Return how far a run is; None if nothing usable is stored (a damaged checkpoint is reported)."""
         try:
             return load_progress(self._checkpoint(key)) if self._checkpoint(key).is_file() else None

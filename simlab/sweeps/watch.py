@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from simlab.sweeps.execute import LIVE
-from simlab.sweeps.monitor import Arm, Monitor, collect_arms, draw_file, table_of
+from simlab.sweeps.monitor import ArmProgress, Monitor, collect_arms, draw_file, table_of
 from simlab.sweeps.result import load
 
 
@@ -40,7 +40,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
             arms = monitor.poll()
 
 
-def _read_finished(folder: Path) -> dict[str, Arm]:
+def _read_finished(folder: Path) -> dict[str, ArmProgress]:
     """The arms of a finished sweep, from its tables."""
     result = load(folder)
     steps = dict(iter(result.steps().groupby("run", sort=False)))

@@ -31,7 +31,7 @@ class DamagedCheckpointError(ValueError):
 
 
 @dataclass(frozen=True)
-class Progress:
+class UnfinishedRun:
     """An unfinished run on the host: the `named_arrays` of its state, and the metrics of its steps so far."""
 
     state: Arrays
@@ -53,7 +53,7 @@ def load_tree(path: Path, like: Tree) -> Tree:
     return restore(_read(path), like, path)
 
 
-def save_progress(path: Path, progress: Progress) -> Path:
+def save_progress(path: Path, progress: UnfinishedRun) -> Path:
     """Write an unfinished run to `path`."""
     arrays = {f"state {name}": np.asarray(array) for name, array in progress.state.items()}
     arrays |= {f"{METRICS}{name}": np.asarray(array) for name, array in progress.metrics.items()}
@@ -61,7 +61,7 @@ def save_progress(path: Path, progress: Progress) -> Path:
     return _write(path, {"device": np.array(_device()), **arrays}, np.savez)
 
 
-def load_progress(path: Path) -> Progress:
+def load_progress(path: Path) -> UnfinishedRun:
     """Return the unfinished run in `path`.
 
     Raises:
@@ -78,7 +78,7 @@ def load_progress(path: Path) -> Progress:
         if part not in parts:
             raise DamagedCheckpointError(f"{path} holds {name!r}, which is not of an unfinished run")
         parts[part][tree_path] = array
-    return Progress(**parts)
+    return UnfinishedRun(**parts)
 
 
 def count_steps(path: Path) -> int:

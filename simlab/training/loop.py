@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.rollout.trajectory import Trajectory
-from simlab.training.checkpoints import Progress, load_progress, named_arrays, restore, save_progress
+from simlab.training.checkpoints import UnfinishedRun, load_progress, named_arrays, restore, save_progress
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import Metrics, learn, rollout, swap_time
 
@@ -188,7 +188,7 @@ class Checkpoint:
     def __call__(self, chunk: Chunk) -> None:
         """Save the state and all metrics if it is time."""
         if chunk.is_last or time.monotonic() - self._saved >= self.seconds:
-            save_progress(self.path, Progress(named_arrays(chunk.state), chunk.history))
+            save_progress(self.path, UnfinishedRun(named_arrays(chunk.state), chunk.history))
             self._saved = time.monotonic()
 
 

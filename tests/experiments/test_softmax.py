@@ -180,6 +180,10 @@ def test_real_logits_are_small_sorted_and_faithful():
     np.testing.assert_allclose(both.std(), taken.full_std, rtol=0.03)
 
 
+# One process runs all tests that read the two runs.
+READS_SMOKE_RUNS = pytest.mark.xdist_group("smoke runs of softmax")
+
+
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
@@ -187,6 +191,7 @@ def smoke(tmp_path_factory):
 
 
 @pytest.mark.slow
+@READS_SMOKE_RUNS
 def test_smoke_run_repeats_byte_for_byte(smoke):
     first, second = smoke
     assert first.table_names == second.table_names
@@ -197,6 +202,7 @@ def test_smoke_run_repeats_byte_for_byte(smoke):
 
 
 @pytest.mark.slow
+@READS_SMOKE_RUNS
 def test_smoke_run_measures_every_criterion(smoke):
     measured = experiment.collect_evidence(smoke[0])
     assert [each.trial.claim for each in measured] == ["H1", "H2", "H3"]
@@ -204,6 +210,7 @@ def test_smoke_run_measures_every_criterion(smoke):
 
 
 @pytest.mark.slow
+@READS_SMOKE_RUNS
 def test_sweep_covers_every_combination_once(smoke):
     frame = smoke[0].table("sweep")
     axes = ["format", "placement", "rounding"]

@@ -8,7 +8,7 @@ from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
 from simlab.sweeps.result_cache import ResultCache
 from simlab.training.checkpoints import (
     DamagedCheckpointError,
-    Progress,
+    UnfinishedRun,
     load_progress,
     save_progress,
     save_tree,
@@ -86,7 +86,7 @@ def test_damaged_checkpoint_restarts_its_run_only(whole, tmp_path, monkeypatch, 
 def test_a_checkpoint_of_something_else_is_damaged(tmp_path):
     path = save_tree(tmp_path / "policy.npz", {"weights": np.zeros(2)})
     with np.load(path) as stored:
-        save_progress(tmp_path / "run.npz", Progress({}, {}))
+        save_progress(tmp_path / "run.npz", UnfinishedRun({}, {}))
         with np.load(tmp_path / "run.npz") as run:
             np.savez(tmp_path / "mixed.npz", **run, **stored)
     with pytest.raises(DamagedCheckpointError, match="is not of an unfinished run"):

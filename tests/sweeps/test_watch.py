@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simlab.sweeps.monitor import Arm, Monitor, remove_dead_jobs, table_of
+from simlab.sweeps.monitor import ArmProgress, Monitor, remove_dead_jobs, table_of
 from simlab.sweeps.watch import watch
 
 JOB = "1-0123abcd"
@@ -62,7 +62,7 @@ def test_table_of_shows_whole_labels_at_80_columns():
     ]
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(table_of({label: Arm(runs=8) for label in labels}))
+        console.print(table_of({label: ArmProgress(runs=8) for label in labels}))
     rows = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
     shown = "".join("".join(row[1].split()) for row in rows)
     assert "…" not in capture.get()
