@@ -98,7 +98,9 @@ def fit(axis: str, rows: list[dict[str, Json]]) -> dict[str, Json]:
     return {"axis": axis, "exponent": float(exponent), "factor": float(np.exp(offset)), "worst_ratio": off}
 
 
-def processes(base: dict[str, Json], runs_per_batch: int, batches: int, calls: int) -> list[dict[str, Json]]:
+def processes(
+    base: dict[str, Json], runs_per_batch: int, batches: int, calls: int = 2
+) -> list[dict[str, Json]]:
     """Seconds of the same runs in one pinned process and in one per core, in the last of some calls.
 
     The first call compiles. Processes share a program through the cache; each loads it by itself, which
