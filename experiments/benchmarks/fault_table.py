@@ -46,7 +46,7 @@ TRIES = {
     "kill -9 at a random moment": (50, 1),
     "disk full": (6, 1),
     "folder that cannot be written": (4, 1),
-    "result file damaged": (12, 1),
+    "result file damaged": (12, 3),
     "checkpoint damaged": (4, 1),
     "two sweeps in one folder": (4, 1),
     "clock going backwards": (4, 1),
