@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.regimes import BASE
+from experiments.studies import diagnostics as diagnostic_code
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
 from experiments.studies.runs import RunSpec, count_per_batch, list_specs
 from simlab.core.experiment import Run
@@ -62,7 +63,11 @@ def observe_arms(
     block: int | None,
     every: int = EVERY,
 ) -> Frame:
-    """Compute the runs of those of `names` that have diagnostics; return these, a row per run and step."""
+    """Compute the runs of those of `names` that have diagnostics.
+
+    Returns:
+        The diagnostics, a row per run and each `every` steps.
+    """
     together: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         if name in diagnosed:
@@ -136,8 +141,8 @@ class Observation:
 
     @property
     def folder(self) -> Path:
-        """Folder of the diagnostics."""
-        content = json.dumps([self.every, *self.diagnostics])
+        """Folder of the diagnostics, which depends on their code: that of a run is part of its key."""
+        content = json.dumps([self.every, *self.diagnostics, Path(diagnostic_code.__file__).read_text()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:20]
         return self.results / "diagnostics" / digest
 

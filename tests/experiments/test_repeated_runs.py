@@ -151,6 +151,15 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path, monkeypatch, processes):
     pd.testing.assert_frame_equal(observe_runs(observed, [(("both engines",), wanted)]), rows)
 
 
+def test_diagnostics_of_other_code_lie_elsewhere(tmp_path, monkeypatch):
+    observation = observed_runs.Observation(tmp_path, ("mismatch",), 20, 8)
+    before, changed = observation.file("key"), tmp_path / "diagnostics.py"
+    assert observation.file("key") == before
+    changed.write_text(Path(diagnostics.__file__).read_text() + "# changed")
+    monkeypatch.setattr(diagnostics, "__file__", str(changed))
+    assert observation.file("key") != before
+
+
 def fail(*_: Any) -> None:
     """Stand for a batch whose computation fails."""
     raise RuntimeError("made up")
