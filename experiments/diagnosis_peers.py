@@ -50,7 +50,7 @@ PROGRAM = Path(__file__).parent / "diagnosis_study" / "peer_programs.py"
 def simulate_logs(pool: Pool, engines: tuple[str, ...]) -> dict[str, tuple[str, TokenLog]]:
     """Return the cause and the log, at most `TOKENS` tokens in `STEPS` steps, by name.
 
-    Its inference engine is one of `engines`.
+    `engines` are the inference engines to choose from.
     """
     logs_by_name = {}
     for number, variant in enumerate(VARIANTS):

@@ -101,9 +101,9 @@ def fit(axis: str, rows: list[dict[str, Json]]) -> dict[str, Json]:
 def processes(
     base: dict[str, Json], runs_per_batch: int, batches: int, calls: int = 2
 ) -> list[dict[str, Json]]:
-    """Seconds of the same runs in one pinned process and in one per core, in the last of some calls.
+    """Seconds of the same runs in one pinned process and in one per core, in the last of `calls` sweeps.
 
-    The first call compiles. Processes share a program through the cache; each loads it by itself, which
+    The first sweep compiles. Processes share a program through the cache; each loads it by itself, which
     counts.
     """
     over = {"seed": list(range(runs_per_batch * batches))}

@@ -462,7 +462,7 @@ ACRL_VARIANTS = training_experiment(
     "acrl_variants",
     "Does ACRL help beyond GRPO, with other distances, and what does a penalty cost?",
     CLAIMS,
-    minutes=100.0,
+    minutes=140.0,
     figures=("acrl_distances",),
     baseline=NONE,
     smoke=(ACRL, SQUARED),

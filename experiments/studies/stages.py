@@ -117,7 +117,7 @@ def run_trials(
 
 
 def run_parts(run: Run, tables: Tables, choose: Callable[[Tables, int], Part | None], make: Make) -> None:
-    """Run one part after another, those runs of it that `tables` lack; write the tables.
+    """Run one part after another and write the tables; an arm whose runs `tables` has is not run again.
 
     If interrupted after the first part, write the tables of the finished parts.
 
