@@ -37,7 +37,7 @@ def findings() -> str:
         f"({policies} initial policies, {level:.1%} intervals, corrected for the remedies and the interim "
         "analyses; rule registered before the run). The lead of "
         "identical truncation over token TIS is inconclusive (V6). If the sums are exact as well, the "
-        f"engines are bitwise identical: {identical_engines()}. For an MoE:  "
+        f"engines are bitwise identical: {identical_engines()}. For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",

@@ -1,5 +1,7 @@
 """`simlab claims`: the board."""
 
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +46,7 @@ def claims(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Print every claim of the papers, a row per regime, with the verdict that the stored results give.
+    """Print every claim of the papers with the verdict that the stored results give in each regime.
 
     Verdicts are computed anew from the tables at each call. The power is that of the primary criterion at
     twice its margin. With ids, and in JSON, every criterion has margin, interval, p-value and verdict.
@@ -107,28 +109,29 @@ def _show_rows(rows: list, has_criteria: bool) -> None:
         for row in rows:
             _show_criteria(row)
         return
-    show([_short(row) for row in rows], False, "Claims, a row per regime")
+    for claim, regimes in groupby(rows, attrgetter("claim")):
+        typer.secho(f"{claim.id} {claim.statement} ({claim.paper} {claim.reference})", bold=True)
+        for row in regimes:
+            typer.echo("\n".join(_lines(row)))
     listed = ", ".join(f"{n} {word}" for word, n in counts(rows).items() if n)
     typer.echo(f"{len({row.id for row in rows})} claims in {len(rows)} regimes: {listed}")
 
 
-def _short(row) -> dict[str, str]:
+def _lines(row) -> list[str]:
+    """Return the verdict on a claim in one regime, and what it rests on."""
     from simlab.studies.board import estimate_text, power_text
 
-    primary = row.primary
-    return {
-        "id": row.id,
-        "verdict": row.verdict,
-        "claim": row.claim.statement,
-        "regime": row.regime_name,
-        "RMS log rho": row.mismatch,
-        "estimate": estimate_text(primary),
-        "adjusted p": _p_text(primary.adjusted_p if primary else None),
-        "power": power_text(row),
-        "criteria": row.verdicts,
-        "rule set": row.registration,
-        "experiment": row.experiment,
-    }
+    p = _p_text(row.primary.adjusted_p) if row.primary else ""
+    numbers = {"": estimate_text(row.primary), "adjusted p ": p, "power ": power_text(row)}
+    below = [
+        f"{row.experiment}; rule set: {row.registration}" if row.evidence else row.note,
+        row.primary.criterion.text if row.primary else "",
+        ", ".join(f"{name}{number}" for name, number in numbers.items() if number),
+        row.verdicts,
+    ]
+    mismatch = f"; RMS log rho {row.mismatch}" if row.mismatch else ""
+    regime = f": {row.regime_name}{mismatch}" if row.regime_name else ""
+    return [f"  {row.verdict}{regime}", *(f"    {line}" for line in below if line)]
 
 
 def _p_text(p: float | None) -> str:

@@ -65,7 +65,7 @@ def run(
     expected = "seconds, or a minute or two" if smoke else f"about {chosen.minutes:g} min on two cores"
     if not smoke and chosen.minutes > LONG_MINUTES:
         _print_plan(chosen, False)
-        if sys.stdin.isatty() and not yes:
+        if not yes and sys.stdin.isatty():
             typer.confirm(f"Run {chosen.name}, {expected}?", abort=True)
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
     results = execute(chosen, folder, smoke, resumed, stops_for_futility=not no_futility)

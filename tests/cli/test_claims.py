@@ -65,6 +65,14 @@ def test_json_holds_every_claim_and_the_schema(shop):
     shown = runner.invoke(app, ["claims", "--paper", "hacking", "--results", str(shop)])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.rstrip().endswith("20 claims in 20 regimes: 1 reproduced, 19 not run")
+    title, verdict, rule, quantity, estimate, verdicts = shown.stdout.partition("\nH7 ")[2].splitlines()[:6]
+    assert title.startswith("</script><b> (hacking ")
+    assert verdict == "  reproduced: a <unit>"
+    assert rule == "    tis; rule set: rule changed after the run"
+    assert quantity == f"    {criterion['estimand']}: a minus b"
+    assert estimate.startswith("    1 (")
+    assert "adjusted p " in estimate
+    assert verdicts == "    primary: supported"
     only = runner.invoke(app, ["claims", "--verdict", "reproduced", "--json", "--results", str(shop)])
     assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
 
