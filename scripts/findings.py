@@ -44,7 +44,6 @@ def findings() -> str:
         bypass(),
         larger_noise(),
         growing_mismatch(),
-        learning_rate(),
         half_precision(),
         ignored_clip(),
         "**A published table and a published error.** "
@@ -112,19 +111,6 @@ def growing_mismatch() -> str:
 
 def _fall(change: CriterionEvidence) -> str:
     return f"{-(change.estimate or 0.0):.2f} [{-change.ci_high:.2f}, {-change.ci_low:.2f}]"
-
-
-def learning_rate() -> str:
-    """Return how much less the mismatch grows at a tenth of the learning rate, from `lr_dynamics`."""
-    growth = decided_row("L2", "lr_dynamics", "reproduced").criteria[0]
-    factor, low, high = (exp(-end) for end in (growth.estimate or 0.0, growth.ci_high, growth.ci_low))
-    return (
-        "**A learning rate ten times smaller suppresses the growth of the mismatch.** Within the same steps "
-        "the growth factor of the sequence log ratio is lower by a factor of "
-        f"{factor:.1f} [{low:.1f}, {high:.0f}] "
-        f"({growth.num_policies} initial policies, family-wise interval, rule registered before the run; "
-        "claim L2, off-policy; on-policy it is inconclusive). The policy also learns less."
-    )
 
 
 def bypass() -> str:

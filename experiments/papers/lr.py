@@ -256,7 +256,7 @@ LR_DYNAMICS = training_experiment(
     "lr_dynamics",
     "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
-    minutes=135.0,
+    minutes=90.0,
     figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     baseline=NONE,
     smoke=(TIS,),
