@@ -30,7 +30,7 @@ from simlab.formats import FORMATS, quantize
 from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import RunConfig, run_config
 from simlab.sweeps.program import swept_recipe
-from simlab.training.loop import build_advance
+from simlab.training.loop import build_advance, map_updates
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import learn, rollout, score
 
@@ -103,7 +103,7 @@ def compile_stages(config: RunConfig, smoke: bool, runs_per_batch: int) -> Stage
     lowered = [
         sampled,
         compiled(jax.vmap(score)).lower(recipe, state.params, trajectory),
-        compiled(jax.vmap(learn), donate_argnums=1).lower(recipe, state, trajectory),
+        compiled(map_updates(learn), donate_argnums=1).lower(recipe, state, trajectory),
     ]
     with ThreadPoolExecutor(len(lowered)) as pool:
         stages = pool.map(lambda each: each.compile(), lowered)

@@ -23,7 +23,7 @@ from simlab.sweeps.compile_cache import (
 )
 from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.memory import keep_freed_memory, return_free_memory
-from simlab.training.loop import HostMetrics, alternate
+from simlab.training.loop import HostMetrics, alternate, map_updates
 from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
 from simlab.training.step import Metrics, learn, learning_recipe, sample, sampling_recipe, swap_time
 
@@ -132,7 +132,10 @@ def _sample_leaves(recipe: SamplingRecipe, state: tuple) -> Leaves:
 
 
 def _learn_leaves(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Leaves, Metrics]:
-    after, metrics = jax.vmap(learn)(recipe, state, jax.vmap(swap_time)(trajectory))
+    def update(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
+        return learn(recipe, state, swap_time(trajectory))
+
+    after, metrics = map_updates(update)(recipe, state, trajectory)
     return jax.tree.leaves(after), metrics
 
 

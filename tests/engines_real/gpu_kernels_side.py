@@ -20,6 +20,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import jax
 from jax.experimental import topologies
@@ -142,7 +143,9 @@ def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
     topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("devices",)), PartitionSpec())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
-    return read_computations(jax.jit(function).lower(*placed).compile().as_text())
+    with mock.patch.object(jax, "default_backend", return_value="gpu"):
+        lowered = jax.jit(function).lower(*placed)
+    return read_computations(lowered.compile().as_text())
 
 
 def main(engine: str, folder: str) -> None:

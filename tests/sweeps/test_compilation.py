@@ -15,7 +15,8 @@ from simlab.models.parameters import init_params
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.step import train_step
+from simlab.training.loop import map_updates
+from simlab.training.step import learn, rollout
 from tests.sweeps.small import BASE
 from tests.training.recipes import assert_same_tree
 
@@ -51,11 +52,16 @@ def traced() -> tuple:
 
 @pytest.mark.slow
 def test_advance_has_the_bits_of_one_function(traced):
-    def steps(recipe, state):
-        return lax.scan(lambda state, _: train_step(recipe, state), state, None, length=STEPS)
+    @jax.jit
+    def advance_all(recipe, state):
+        def step(state, _):
+            return map_updates(learn)(recipe, state, jax.vmap(rollout)(recipe, state))
 
-    one = jax.jit(jax.vmap(steps))
-    assert_same_tree(jax.tree.map(jnp.asarray, traced), one(*stack_members(build_members(), 2)))
+        state, metrics = lax.scan(step, state, None, length=STEPS)
+        return state, jax.tree.map(lambda metric: jnp.moveaxis(metric, 0, 1), metrics)
+
+    one = advance_all(*stack_members(build_members(), 2))
+    assert_same_tree(jax.tree.map(jnp.asarray, traced), one)
 
 
 def test_compile_batch_shares_learn_between_inference_engines(traced):

@@ -14,11 +14,11 @@ from simlab.tasks import TASKS
 from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
 from simlab.training.fork import fork
-from simlab.training.loop import Checkpoint, learn_from, resume, train
+from simlab.training.loop import Checkpoint, learn_from, map_updates, resume, train
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import initial_state
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
-from simlab.training.step import rollout
+from simlab.training.step import learn, rollout
 from simlab.training.warm_start import WarmStart, warm_start
 from tests.training.recipes import DENSE, MOE, QUICK, assert_same_tree, differ, small_recipe, small_state
 
@@ -224,3 +224,34 @@ def test_warm_starts_learn_and_survive_on_disk(tmp_path):
         load_tree(path, {**params, "more": params["norm"]})
     with pytest.raises(ValueError, match=r"is float32\(32,\), not float32\(31,\)"):
         load_tree(path, {**params, "norm": params["norm"][1:]})
+
+
+@pytest.mark.parametrize(("axes", "backend", "loops"), [(0, "cpu", 1), ((0, None), "cpu", 0), (0, "gpu", 0)])
+def test_map_updates_loops_over_stacked_runs_on_a_cpu(axes, backend, loops, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    state, data = jnp.arange(6.0).reshape(3, 2), jnp.ones((3, 2))
+    other = data if axes == 0 else data[0]
+
+    def update(state, data):
+        return state + data, {"sum": jnp.sum(state)}
+
+    mapped = map_updates(update, axes)
+    after, metrics = mapped(state, other)
+    np.testing.assert_array_equal(after, state + 1)
+    np.testing.assert_array_equal(metrics["sum"], [1.0, 5.0, 9.0])
+    assert str(jax.make_jaxpr(mapped)(state, other)).count("scan[") == loops
+
+
+@pytest.mark.slow
+def test_an_update_does_not_depend_on_the_runs_beside_it():
+    states = [small_state(RECIPE, seed) for seed in range(3)]
+    trajectories = [jax.jit(rollout)(RECIPE, state) for state in states]
+    update = jax.jit(map_updates(learn))
+
+    def updated(count):
+        runs = [(RECIPE, *run) for run in zip(states, trajectories, strict=True)][:count]
+        return update(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs))
+
+    three, one = updated(3), updated(1)
+    assert_same_tree(jax.tree.map(lambda leaf: leaf[:1], three), one)
+    assert differ(jax.tree.map(lambda leaf: leaf[0], three[0].params), states[0].params)
