@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from simlab.core.experiment import Experiment, Run
+from simlab.core.json_value import Json
 from simlab.studies.board import measurements
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import (
@@ -84,19 +86,22 @@ def _varies(sample: RatioOfMeans) -> bool:
 
 
 def run(run: Run) -> None:
-    """Write the table `rates`, a row per paper, distribution, design and truth."""
+    """Write `rates`, a row per paper, distribution, design and truth, and `criteria` that exceed the error."""
     studies = SMOKE_STUDIES if run.smoke else STUDIES
     run.configure(studies=studies, alpha=ALPHA, looks=list(LOOKS))
     rng = np.random.default_rng(*run.seeds([0]))
     families = load_families()
-    rows = []
+    rows, excessive = [], []
     for family in run.track(families[:1] if run.smoke else families, "families", len(families)):
         for distribution, design, truth in product(DISTRIBUTIONS, DESIGNS, TRUTHS):
             looks, times = DESIGNS[design], TRUTHS[truth]
             supported = simulate(rng, family, distribution, looks, times, studies)
             case = {"paper": family.paper, "distribution": distribution, "design": design, "truth": truth}
             rows.append(case | summarize(family, supported, distribution, looks, times))
+            excessive += [case | row for row in excessive_criteria(family, supported, times)]
     run.table("rates", rows)
+    columns = ["paper", "distribution", "design", "truth", "criterion", "false_support"]
+    run.table("criteria", pd.DataFrame(excessive, columns=columns))
 
 
 def simulate(
@@ -181,9 +186,8 @@ def summarize(
     family: Family, supported: np.ndarray, distribution: str, looks: Sequence[int], times: float
 ) -> dict[str, float | int | None]:
     """Return the rate of families with a false support, the power, and the power that is claimed."""
-    absent = family.claims_absence
-    is_true = ~absent if times > 1 else absent if times < 1 else np.zeros_like(absent)
-    false = int(supported[:, ~is_true].any(1).sum())
+    is_true = list_true(family, times)
+    false = supported[:, ~is_true]
     studies, count = supported.shape
     deciding = Looks(tuple(looks))
     alpha = deciding.nominal(ALPHA / count, looks[-1])
@@ -198,12 +202,36 @@ def summarize(
     return {
         "criteria": count,
         "studies": studies,
-        "false_support": false / studies,
-        "false_support_high": float(stats.beta.ppf(0.975, false + 1, studies - false)),
+        "false_support": false.any(1).mean(),
+        "false_support_high": highest_rate(false),
+        "false_support_high_of_others": highest_rate(false[:, false.mean(0) <= ALPHA]),
         "true_criteria": int(is_true.sum()),
         "power": float(supported[:, is_true].mean()) if is_true.any() else None,
         "claimed_power": float(claimed.mean()) if is_true.any() else None,
     }
+
+
+def list_true(family: Family, times: float) -> np.ndarray:
+    """Return for each criterion whether its claim is true at `times` the margin."""
+    absent = family.claims_absence
+    return ~absent if times > 1 else absent if times < 1 else np.zeros_like(absent)
+
+
+def highest_rate(false: np.ndarray) -> float:
+    """Return the upper 97.5% limit of the rate of studies [studies, criteria] with a false support."""
+    studies, found = len(false), int(false.any(1).sum())
+    return float(stats.beta.ppf(0.975, found + 1, studies - found))
+
+
+def excessive_criteria(family: Family, supported: np.ndarray, times: float) -> list[dict[str, Json]]:
+    """Return the criteria that alone are falsely supported in more than 5% of the studies."""
+    texts = [each.text for each, _ in (*family.means, *family.proportions)]
+    rates = np.where(list_true(family, times), 0.0, supported.mean(0))
+    return [
+        {"criterion": text, "false_support": float(rate)}
+        for text, rate in zip(texts, rates, strict=True)
+        if rate > ALPHA
+    ]
 
 
 def as_drawn(criterion: Criterion, sample: RatioOfMeans, distribution: str) -> RatioOfMeans:
