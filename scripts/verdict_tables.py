@@ -95,6 +95,13 @@ def decision_rule() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def largest_error(paper: str) -> str:
+    """Return the largest rate of false support of a paper's family with 16 and 24 initial policies."""
+    rates: Any = Results(committed_results("decision_rule")).table("rates")
+    own = rates[(rates["paper"] == paper) & (rates["design"] == "16 and 24 policies")]
+    return f"{own['false_support'].max():.1%}"
+
+
 def detectable() -> str:
     """Return the effects beyond the margin that the looks that decide find with a power of 80%."""
     sizes = [primary_family(list(load_claims().values()), paper) for paper in load_papers()]

@@ -105,7 +105,7 @@ def test_stored_rates_keep_the_error(paper):
 def test_a_criterion_beyond_the_error_rate_decides_nothing():
     table = Results(committed_results("decision_rule")).table("criteria")
     found = set(table["criterion"][table["design"] == "16 and 24 policies"])
-    # One policy of 24 gains 1.6 nats where the others lose 0.1 (docs/results.md).
+    # One policy of 24 lies 1.6 nats below the mean, the others near it (docs/results.md).
     assert found == {"entropy, last quarter: chain: no correction, halving minus chain: no correction"}
     verdicts = [row.verdict for row in board().rows for each in row.criteria if each.criterion.text in found]
     assert verdicts == ["premise absent"]
