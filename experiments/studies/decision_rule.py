@@ -86,7 +86,7 @@ def _varies(sample: RatioOfMeans) -> bool:
 
 
 def run(run: Run) -> None:
-    """Write `rates`, a row per paper, distribution, design and truth, and the excessive `criteria`."""
+    """Write the error rates per paper, and the criteria that alone exceed 5%."""
     studies = SMOKE_STUDIES if run.smoke else STUDIES
     run.configure(studies=studies, alpha=ALPHA, looks=list(LOOKS))
     rng = np.random.default_rng(*run.seeds([0]))

@@ -89,7 +89,20 @@ def test_false_support_of_proportions_at_the_margin():
     assert beyond.mean() >= binomial_interval(4800, claimed, 1e-4)[0] / 4800
 
 
-@pytest.mark.parametrize("paper", ["hacking", "lr", "vexact", "acrl", "cancel", "recent"])
+OUTLIER = "the contrast of L11 has an outlier that resampled studies may lack (docs/results.md)"
+
+
+@pytest.mark.parametrize(
+    "paper",
+    [
+        "hacking",
+        pytest.param("lr", marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=OUTLIER)),
+        "vexact",
+        "acrl",
+        "cancel",
+        "recent",
+    ],
+)
 def test_stored_rates_keep_the_error(paper):
     rates = Results(committed_results("decision_rule")).table("rates")
     own = rates[rates["paper"] == paper]
@@ -97,14 +110,16 @@ def test_stored_rates_keep_the_error(paper):
     # Eight policies decide no contrast, see a test below. With them acrl has 9% at the margin.
     decides = own["design"] == "16 and 24 policies"
     assert decides.sum() == 6
-    assert (own["false_support_high_of_others"][decides] <= 0.05).all()
-    has_excessive = own["false_support_high"][decides] > own["false_support_high_of_others"][decides]
-    assert (paper == "lr") == has_excessive.any()
+    assert (own["false_support_high"][decides] <= 0.05).all()
 
 
 def test_a_criterion_beyond_the_error_rate_decides_nothing():
-    table = Results(committed_results("decision_rule")).table("criteria")
-    found = set(table["criterion"][table["design"] == "16 and 24 policies"])
+    stored = Results(committed_results("decision_rule"))
+    rates, table = (
+        each[each["design"] == "16 and 24 policies"] for each in map(stored.table, ("rates", "criteria"))
+    )
+    assert (rates["false_support_high_of_others"] <= 0.05).all()
+    found = set(table["criterion"])
     # One policy of 24 lies 1.6 nats below the mean, the others near it (docs/results.md).
     assert found == {"entropy, last quarter: chain: no correction, halving minus chain: no correction"}
     verdicts = [row.verdict for row in board().rows for each in row.criteria if each.criterion.text in found]
