@@ -132,10 +132,7 @@ def _sample_leaves(recipe: SamplingRecipe, state: tuple) -> Leaves:
 
 
 def _learn_leaves(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Leaves, Metrics]:
-    def update(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
-        return learn(recipe, state, swap_time(trajectory))
-
-    after, metrics = map_updates(update)(recipe, state, trajectory)
+    after, metrics = map_updates(learn)(recipe, state, jax.vmap(swap_time)(trajectory))
     return jax.tree.leaves(after), metrics
 
 

@@ -166,11 +166,15 @@ def _compile_step(leaves: tuple[int | None, ...], tree: PyTree) -> tuple[Callabl
 
 
 def map_updates(update: Callable, axes: PyTree = 0) -> Callable:
-    """Return `update` of a run as that of many runs, stacked along `axes` of the arguments.
+    """Return a function that applies `update`, which makes one run's updates, to many runs.
 
-    A CPU updates one run after another if all arguments are stacked: the arrays of one run stay in the cache
-    of a core, which saves a fifth to a third of the time. Rollouts have small arrays and are faster side
-    by side.
+    On a CPU it updates one run after another if all arguments are stacked. The arrays of one run then fit the
+    cache of a core, which saves 10 to 31% of the time. Elsewhere it is `jax.vmap`. Rollouts have smaller
+    arrays and are faster side by side.
+
+    Args:
+        update: Function of the arguments of one run.
+        axes: Axes of the arguments over which runs are stacked, as `jax.vmap` takes them.
     """
     is_stacked = all(axis == 0 for axis in jax.tree.leaves(axes, is_leaf=lambda axis: axis is None))
     if jax.default_backend() == "cpu" and is_stacked:

@@ -65,16 +65,20 @@ def test_json_holds_every_claim_and_the_schema(shop):
     shown = runner.invoke(app, ["claims", "--paper", "hacking", "--results", str(shop)])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.rstrip().endswith("20 claims in 20 regimes: 1 reproduced, 19 not run")
-    title, verdict, rule, quantity, estimate, verdicts = shown.stdout.partition("\nH7 ")[2].splitlines()[:6]
+    only = runner.invoke(app, ["claims", "--verdict", "reproduced", "--json", "--results", str(shop)])
+    assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
+
+
+def test_claims_print_a_heading_per_claim_and_its_regimes(shop):
+    shown = runner.invoke(app, ["claims", "--results", str(shop)]).stdout
+    title, verdict, rule, quantity, estimate, verdicts = shown.partition("\nH7 ")[2].splitlines()[:6]
     assert title.startswith("</script><b> (hacking ")
     assert verdict == "  reproduced: a <unit>"
     assert rule == "    tis; rule set: rule changed after the run"
-    assert quantity == f"    {criterion['estimand']}: a minus b"
+    assert quantity == "    reward, last quarter: a minus b"
     assert estimate.startswith("    1 (")
     assert "adjusted p " in estimate
     assert verdicts == "    primary: supported"
-    only = runner.invoke(app, ["claims", "--verdict", "reproduced", "--json", "--results", str(shop)])
-    assert [row["id"] for row in json.loads(only.stdout)] == ["H7"]
 
 
 def test_ids_show_every_criterion(shop):
