@@ -52,7 +52,8 @@ def _made(rows, **columns) -> Any:
         for n, (*_, rewards) in enumerate(rows)
         for i, reward in enumerate(rewards)
     ]
-    return Tables({"runs": pd.DataFrame(runs), "chunks": pd.DataFrame(chunks)})
+    measured = pd.DataFrame(chunks)
+    return Tables({"runs": pd.DataFrame(runs), "chunks": measured, "diagnostics": measured})
 
 
 def _panel(panel, **values):
@@ -169,9 +170,9 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
     assert "40, 90 steps" in describe_setting(results, "lr_dynamics", None)
     with mpl.rc_context(RC):
         figure = FIGURES["lr_fig4"].draw(
-            _made([("chain: no correction", "a", 0, [1.0] * 4)], abs_seq_log_ratio=1.0)
+            _made([("chain: no correction", "a", 0, [1.0] * 4)], abs_seq_log_ratio=1.0, held_out_train=0.5)
         )
-    assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward and sequence log ratio")
+    assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward, held-out reward and sequence log ratio")
 
 
 def _row(claim, experiment="lr_dynamics", *premises):
