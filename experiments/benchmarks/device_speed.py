@@ -212,7 +212,7 @@ def _expect_seconds(rows: list[dict[str, Json]], runs_per_batch: int) -> float:
 
 
 def _processes() -> list[dict[str, Json]]:
-    """Run-steps per second of a sweep in one pinned process, and in one per core."""
+    """Run-steps per second of a sweep in one process, and in one per core."""
     base = {**BASE, "objective": "grpo+tis", "steps": LONG}
     rows = processes(base, RUNS_PER_BATCH, BATCHES)
     return [row | {"run_steps_per_s": RUNS_PER_BATCH * BATCHES * LONG / row["seconds"]} for row in rows]

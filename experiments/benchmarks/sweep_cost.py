@@ -101,7 +101,7 @@ def fit(axis: str, rows: list[dict[str, Json]]) -> dict[str, Json]:
 def processes(
     base: dict[str, Json], runs_per_batch: int, batches: int, calls: int = 2
 ) -> list[dict[str, Json]]:
-    """Seconds of the same runs in one pinned process and in one per core, in the last of `calls` sweeps.
+    """Seconds of the same runs in one process and in one per core, in the last of `calls` sweeps.
 
     The first sweep compiles. Processes share a program through the cache; each loads it by itself, which
     counts.

@@ -186,10 +186,10 @@ def _compute_in_processes(
     script again, which is safe only for a guarded one, such as the command line.
     """
     context = multiprocessing.get_context("spawn")
-    started, counter = context.Value("i"), context.Value("q")
+    counter = context.Value("q")
     os.environ[THREADS] = "1"  # of the processes, before they import JAX
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(count, context, _start_process, (started, counter)) as pool:
+    with ProcessPoolExecutor(count, context, _start_process, (counter,)) as pool:
         left, shown = {pool.submit(function, *item) for item in items}, 0
         try:
             while left:
@@ -215,15 +215,10 @@ _counter: Synchronized | None = None
 """Counts the finished parts of items, in all processes; set in these."""
 
 
-def _start_process(started: Synchronized, counter: Synchronized) -> None:
-    """Give this process a core of its own, and end it with its parent."""
+def _start_process(counter: Synchronized) -> None:
+    """End this process with its parent."""
     global _counter
     _counter = counter
-    with started.get_lock():
-        number = started.value
-        started.value += 1
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     enable_compile_cache()

@@ -16,11 +16,7 @@ from jax import Array, export
 from jaxtyping import PyTree
 
 from simlab.rollout.trajectory import Trajectory
-from simlab.sweeps.compile_cache import (
-    compile_cache_folder,
-    compiling_alone,
-    use_all_cores,
-)
+from simlab.sweeps.compile_cache import compile_cache_folder, compiling_alone
 from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.memory import keep_freed_memory, return_free_memory
 from simlab.training.loop import HostMetrics, alternate, map_updates
@@ -76,7 +72,7 @@ def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
     start = time.perf_counter()
     sampling = sampling_recipe(recipe)
     # A thread of its own: this one traces the next function in the meantime.
-    with ThreadPoolExecutor(2, initializer=use_all_cores) as pool:
+    with ThreadPoolExecutor(2) as pool:
         sampled, shapes = _compile(pool, _sample_leaves, (sampling, _sampled_part(state)))
         trajectory = jax.tree.unflatten(_trajectory_tree(sampling), shapes)
         learned, _ = _compile(pool, _learn_leaves, (learning_recipe(recipe), state, trajectory), donated=(1,))

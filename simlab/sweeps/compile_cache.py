@@ -28,15 +28,6 @@ def compute_on_one_thread() -> bool:
     return os.environ.get(THREADS) == "1" or len(os.sched_getaffinity(0)) == 1
 
 
-_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-
-
-def use_all_cores() -> None:
-    """Let this thread run on all cores that the process had when it started: a worker computes on one."""
-    if _CORES:
-        os.sched_setaffinity(0, _CORES)
-
-
 def cache_folder() -> Path | None:
     """Return `$SIMLAB_CACHE`, or `simlab` in the user's cache folder; None if the variable is empty."""
     named = os.environ.get(VARIABLE)

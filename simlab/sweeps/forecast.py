@@ -25,7 +25,7 @@ from simlab.sweeps.plan import CompileGroup, Plan
 from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
 from simlab.sweeps.timings import Timing, read_timing, read_timings, timing_path, write_timing
 
-# Two pinned processes share caches and memory: together they were 1.7 times one of them.
+# Two processes share caches and memory: together they were 1.7 times one of them.
 GAIN = 0.85
 # CPU time on the reference machine, whose slowness is 1, until this machine has timings of its own.
 SECONDS_PER_OPERATION = 4.5e-3

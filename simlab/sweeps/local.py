@@ -1,4 +1,4 @@
-"""The local executor: one pinned process per core on a CPU, one per device where there are several GPUs.
+"""The local executor: one process per core on a CPU, one per device where there are several GPUs.
 
 Neither `concurrent.futures` nor `loky`: workers of both outlive a killed parent (measured, Python 3.11, loky
 3.7), which `tests/sweeps/test_kill.py` forbids, and the former runs an unguarded script anew. No `filelock`:
@@ -145,7 +145,7 @@ def _work_in_processes(
 
 @contextlib.contextmanager
 def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subprocess.Popen]]:
-    """Start the workers, each on a core or device of its own; they end with this process, however it ends."""
+    """Start the workers; they end with this process, however it ends."""
     backend = jax.default_backend()
     processes = []
     try:
@@ -166,13 +166,13 @@ def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subproc
 
 
 def worker_environment(environment: Mapping[str, str], index: int, backend: str) -> dict[str, str]:
-    """Return what the process `index` starts with: a core of its own on a CPU, one device to see elsewhere.
+    """Return what the process `index` starts with: one thread on a CPU, one device to see on a GPU.
 
-    Devices that the environment names already are shared out; only GPUs are separated.
+    No process is bound to a core: XLA would compile on this core alone. Devices that the environment names
+    already are shared out.
     """
     if backend == "cpu":
-        cores = sorted(os.sched_getaffinity(0))
-        return {**environment, THREADS: "1", "SIMLAB_CORE": str(cores[index % len(cores)])}
+        return {**environment, THREADS: "1"}
     if backend != "gpu":
         return dict(environment)
     devices = environment.get(VISIBLE_DEVICES) or ",".join(map(str, range(jax.local_device_count())))

@@ -1,7 +1,6 @@
 """A worker process: `python -m simlab.sweeps.worker FOLDER JOB INDEX`.
 
-It keeps to the core `$SIMLAB_CORE` if there is one and works until nothing is missing. It ends when its
-standard input does, which is when its parent ends.
+It works until nothing is missing. It ends when its standard input does, which is when its parent ends.
 """
 
 import json
@@ -24,9 +23,6 @@ from simlab.sweeps.result_cache import ResultCache
 
 def main(folder: str, job: str, index: str) -> None:
     """Work on a job until it is done."""
-    # Before JAX makes its pool of threads, which has one for every core it may use.
-    if "SIMLAB_CORE" in os.environ:
-        os.sched_setaffinity(0, {int(os.environ["SIMLAB_CORE"])})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     enable_compile_cache()
     path, number = Path(job), int(index)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from simlab.sweeps import execute, sweep
+from simlab.sweeps.compile_cache import THREADS
 from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
 from simlab.sweeps.result_cache import ResultCache
 from simlab.training.checkpoints import (
@@ -93,15 +94,12 @@ def test_a_checkpoint_of_something_else_is_damaged(tmp_path):
         load_progress(tmp_path / "mixed.npz")
 
 
-def test_worker_environment_assigns_one_core_or_device(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 7})
+def test_worker_environment_assigns_one_thread_or_device(monkeypatch):
     monkeypatch.setattr("jax.local_device_count", lambda: 3)
-    cores = [worker_environment({"A": "b"}, index, "cpu")["SIMLAB_CORE"] for index in range(3)]
-    assert cores == ["4", "7", "4"]
+    assert worker_environment({"A": "b", THREADS: "4"}, 1, "cpu") == {"A": "b", THREADS: "1"}
     seen = [worker_environment({}, index, "gpu") for index in range(3)]
     assert [each[VISIBLE_DEVICES] for each in seen] == ["0", "1", "2"]
     assert all(each["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false" for each in seen)
-    assert not any("SIMLAB_CORE" in each for each in seen)
     shared = [worker_environment({VISIBLE_DEVICES: "5,GPU-ab"}, i, "gpu")[VISIBLE_DEVICES] for i in range(2)]
     assert shared == ["5", "GPU-ab"]
     assert worker_environment({"A": "b"}, 1, "tpu") == {"A": "b"}
