@@ -69,6 +69,16 @@ def compiling_alone(name: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(open(folder / f"{name}.lock", "wb"))
+                file = stack.enter_context(open(_lock(folder, name), "wb"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def was_compiled(name: str) -> bool:
+    """Return whether a process has compiled the function `name` in `compiling_alone`, or begun to."""
+    folder = compile_cache_folder()
+    return folder is not None and _lock(folder, name).exists()
+
+
+def _lock(folder: Path, name: str) -> Path:
+    return folder / f"{name}.lock"

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from simlab.core.json_value import Json
 from simlab.sweeps.code_version import code_digest, without_addresses
 from simlab.sweeps.compilation import count_operations
+from simlab.sweeps.compile_cache import was_compiled
 from simlab.sweeps.config import recipe_of
 from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import CompileGroup, Plan
@@ -30,7 +31,7 @@ GAIN = 0.85
 # CPU time on the reference machine, whose slowness is 1, until this machine has timings of its own.
 SECONDS_PER_OPERATION = 4.5e-3
 """Of a compilation, per operation of the traced function."""
-SECONDS_PER_COST = 2.0e-10
+SECONDS_PER_COST = 2.1e-10
 """Of a step, per run and unit of `CompileGroup.cost`."""
 SECONDS_PER_EXECUTION = 4.0e-7
 """Of a step, per executed operation of the traced functions, whatever its size."""
@@ -38,7 +39,7 @@ SECONDS_PER_EXECUTION = 4.0e-7
 LOAD_FRACTION = 0.1
 NEAR = 4.0
 """Largest ratio of the costs of two programs whose timings predict each other."""
-START_SECONDS = 3.0
+START_SECONDS = 4.5
 """Seconds until a worker process has imported JAX, on the reference machine."""
 MOST_TRACED = 4
 """Groups that are traced; a larger sweep takes the mean of these for the others."""
@@ -84,7 +85,7 @@ def count_steps(group: CompileGroup, runs_per_batch: int, completed: Mapping[str
 
 
 def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:
-    """Return what each group takes; compilation in CPU seconds, of a function that groups share once."""
+    """Return what each group takes; compilation in CPU seconds. Groups share a function, as do sweeps."""
     known = [read_timing(_path(group, runs_per_batch)) for group in groups]
     unknown = [index for index, timing in enumerate(known) if "compile" not in timing]
     rate = _seconds_per_operation() if unknown else 0.0
@@ -92,10 +93,12 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
     for index in unknown[:MOST_TRACED]:
         group = groups[index]
         operations = count_operations(*stack_shapes(group.runs[0].config, runs_per_batch))
-        number = sum(count for name, count in operations.items() if name not in seen)
-        compiling[index], seen = rate * number, seen | set(operations)
+        own = {name: count for name, count in operations.items() if name not in seen}
+        new = sum(count for name, count in own.items() if not was_compiled(name))
+        compiling[index] = rate * (new + LOAD_FRACTION * (sum(own.values()) - new))
+        seen |= set(operations)
         steps[index] = _expect_step(group, runs_per_batch, tuple(operations.values()))
-        timing = {"operations": float(number), "expected_step": steps[index]}
+        timing = {"operations": float(new), "expected_step": steps[index]}
         write_timing(_path(group, runs_per_batch), timing)
     mean = statistics.fmean(compiling.values()) if compiling else 0.0
     return [

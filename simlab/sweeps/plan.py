@@ -21,6 +21,8 @@ from simlab.sweeps.program import program_name, static_signature, swept_recipe
 RUNS_PER_BATCH = {"cpu": 4}
 # Four arms of 24 initial policies.
 RUNS_PER_BATCH_ON_GPU = 96
+# Length of a sequence whose attention takes as long as the layers, measured with 21 and 70 tokens on a CPU.
+ATTENTION_LENGTH = 40.0
 # Fields that make another run of the same arm.
 REPEATS = ("seed", "warm_start")
 
@@ -51,10 +53,12 @@ class CompileGroup:
 
     @property
     def cost(self) -> float:
-        """Return the relative cost of a step: weights times tokens."""
+        """Return the relative cost of a step: weights times tokens, and what attention and a critic add."""
         recipe = recipe_of(self.runs[0].config)
-        tokens = recipe.task.prompt_length + recipe.task.response_length
-        return float(weight_count(recipe.model)) * recipe.prompts_per_step * recipe.group_size * tokens
+        length = recipe.task.prompt_length + recipe.task.response_length
+        tokens = recipe.prompts_per_step * recipe.group_size * length
+        networks = 1 if recipe.critic is None else 2
+        return float(weight_count(recipe.model)) * tokens * networks * (1 + length / ATTENTION_LENGTH)
 
 
 def weight_count(model: TransformerConfig) -> int:

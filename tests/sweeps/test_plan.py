@@ -1,7 +1,8 @@
 import jax
 import pytest
 
-from simlab.sweeps import forecast, timings
+from simlab.sweeps import compile_cache, forecast, timings
+from simlab.sweeps.config import recipe_of
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import as_grid, grid, listed
 from simlab.sweeps.machine_speed import Calibration
@@ -121,6 +122,32 @@ def test_forecast_without_timings_is_calibrated(monkeypatch, tmp_path, quiet):
     tokens, minibatches = forecast.recipe_of(group.runs[0].config).task.response_length, 1
     executed = (100 * tokens + 400 * minibatches) * forecast.SECONDS_PER_EXECUTION
     assert expected.step == pytest.approx(2 * (4 * group.cost * forecast.SECONDS_PER_COST + executed))
+
+
+def test_forecast_of_a_function_that_another_sweep_compiled(monkeypatch, tmp_path, quiet):
+    monkeypatch.setattr(timings, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(compile_cache, "compile_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "count_operations", lambda *_: {"sample": 100, "learn": 400})
+    (group,) = plan_of({"seed": range(8)}).groups
+    with compile_cache.compiling_alone("learn"):
+        pass
+    (expected,) = forecast.expect_groups([group], 4)
+    counted = 100 + forecast.LOAD_FRACTION * 400
+    assert expected.compile == pytest.approx(2 * counted * forecast.SECONDS_PER_OPERATION)
+    (timing,) = timings.read_timings("*")
+    assert timing["operations"] == 100, "the rate of compilation is that of what this sweep compiles"
+
+
+def test_cost_counts_a_critic_and_the_length_of_responses():
+    plain, critic = (
+        plan_of({"seed": [0]} | changes).groups[0].cost
+        for changes in ({}, {"objective": ["ppo"], "critic": [{}]})
+    )
+    assert critic == 2 * plain
+    short, long = (plan_of({"seed": [0], "task.difficulty": [size]}).groups[0] for size in (2, 8))
+    recipes = [recipe_of(group.runs[0].config).task for group in (short, long)]
+    tokens = [task.prompt_length + task.response_length for task in recipes]
+    assert long.cost / short.cost > tokens[1] / tokens[0] > 1, "attention adds to the cost of each token"
 
 
 def test_forecast_knows_a_program_that_was_timed(monkeypatch, tmp_path, quiet):
