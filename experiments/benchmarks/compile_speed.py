@@ -116,6 +116,6 @@ EXPERIMENT = Experiment(
     f"{FIRST_STEPS['empty cache']:g} s with an empty cache, {FIRST_STEPS['new engine pair']:g} s with a new "
     f"engine pair, {FIRST_STEPS['filled cache']:g} s otherwise.",
     run=run,
-    minutes=12.0,
+    minutes=7.0,
     figures=("forecasts",),
 )

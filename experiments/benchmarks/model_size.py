@@ -104,5 +104,5 @@ EXPERIMENT = Experiment(
     decision_rule=f"They train if all steps finish, and memory is flat if it grows by at most {FLAT_MB:g} MB "
     f"over {STEPS - WARM_UP} steps.",
     run=run,
-    minutes=16.0,
+    minutes=14.0,
 )

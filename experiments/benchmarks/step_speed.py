@@ -310,6 +310,6 @@ EXPERIMENT = Experiment(
     "number of threads and with log-probabilities and gradients equal to ours within the table's bounds, and "
     f"TRL's GRPOTrainer in float32 at least {LIMITS['trl / emulated']} times as long.",
     run=run,
-    minutes=12.0,
+    minutes=6.0,
     figures=("step_speed", "engine_steps"),
 )
