@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 # Compiling every module at installation takes longer than compiling those that are imported.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
-# Container images often set it. Tests start hundreds of processes, which would each compile JAX's modules in 3 s.
+# Many container images set it. Tests start hundreds of processes; each would compile all modules, for 3 s.
 unexport PYTHONDONTWRITEBYTECODE
 # Without initial_policies, initial_moe_policies and new_policies: policies from seeds differ between CPUs.
 RESULTS := formats softmax theory theory_survival theory_corrections group_corrections flagship gpu_pairs readme_example \
