@@ -267,7 +267,7 @@ LR_ON_POLICY = training_experiment(
     "lr_on_policy",
     "Do the claims hold in the setting of the paper: on-policy, RLOO, clip 0.2 and 0.28?",
     CLAIMS,
-    minutes=110.0,
+    minutes=70.0,
     figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving", "lr_rloo_fp16"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),
