@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from simlab.core.progress import console
 from simlab.core.results import write_table
 from simlab.sweeps.tables import RunTables
 from simlab.training.checkpoints import UnfinishedRun, count_steps, load_progress, save_progress
+
+STALE_SECONDS = 60.0
+"""Seconds after which nobody writes a file any more that has not changed: a write takes less than one."""
 
 
 class ResultCache:
@@ -114,10 +118,17 @@ class ResultCache:
         return total
 
     def remove_stale(self) -> None:
-        """Remove what a kill has left of runs that are finished now: checkpoints, half-written files."""
+        """Remove what a kill has left of runs that are finished now: checkpoints, half-written files.
+
+        Experiments that share a cache may compute the same runs, so another process may still write them:
+        only files that have not changed for `STALE_SECONDS` go.
+        """
+        latest = time.time() - STALE_SECONDS
         for path in (*self.unfinished.glob("*.npz*"), *self.runs.glob(".*.tmp")):
             if self.has(path.name.lstrip(".").partition(".")[0]):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # the other process has finished
+                    if path.stat().st_mtime < latest:
+                        path.unlink()
 
     def record(self, key: str) -> Mapping[str, Json]:
         """Return what is known of a finished run: its columns, `status` and `diverged_at`.

@@ -1,6 +1,7 @@
 """Locks end with their process, and tables have the same bytes for the same numbers."""
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -72,9 +73,13 @@ def test_leftovers_of_finished_runs_alone_are_removed(tmp_path):
         for key in KEYS[:2]
     }
     store.unfinished.mkdir()
-    for path in (*leftovers[KEYS[0]], *leftovers[KEYS[1]]):
+    fresh = store.runs / f".{KEYS[0]}.vectors.parquet.c.tmp"
+    for path in (*leftovers[KEYS[0]], *leftovers[KEYS[1]], fresh):
         path.write_bytes(b"")
+        if path != fresh:
+            os.utime(path, (0, 0))
     store.remove_stale()
+    assert fresh.exists(), "another process may write it"
     assert not any(path.exists() for path in leftovers[KEYS[0]])
     assert all(path.exists() for path in leftovers[KEYS[1]])
     assert store.has(KEYS[0])
