@@ -85,7 +85,10 @@ def count_steps(group: CompileGroup, runs_per_batch: int, completed: Mapping[str
 
 
 def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:
-    """Return what each group takes; compilation in CPU seconds. Groups share a function, as do sweeps."""
+    """Return what each group takes; compilation in CPU seconds.
+
+    A function that groups share counts once, and one that an earlier sweep has compiled counts as loading.
+    """
     known = [read_timing(_path(group, runs_per_batch)) for group in groups]
     unknown = [index for index, timing in enumerate(known) if "compile" not in timing]
     rate = _seconds_per_operation() if unknown else 0.0
