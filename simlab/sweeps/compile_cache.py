@@ -63,21 +63,28 @@ def compiling_alone(name: str) -> Iterator[None]:
     """Let one process at a time compile the function `name`: the next one finds it in the cache folder.
 
     A process that dies releases its lock. Where the folder cannot hold locks, processes compile side by side.
+    The file is empty until the function is compiled.
     """
     folder = compile_cache_folder()
+    file = None
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(open(_lock(folder, name), "wb"))
+                file = stack.enter_context(open(_lock(folder, name), "ab"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+        if file is not None:
+            file.truncate(1)
 
 
 def was_compiled(name: str) -> bool:
-    """Return whether a process has compiled the function `name` in `compiling_alone`, or begun to."""
+    """Return whether a process has compiled the function `name` in `compiling_alone`."""
     folder = compile_cache_folder()
-    return folder is not None and _lock(folder, name).exists()
+    if folder is None:
+        return False
+    lock = _lock(folder, name)
+    return lock.exists() and lock.stat().st_size > 0
 
 
 def _lock(folder: Path, name: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simlab.sweeps import compile_cache
-from simlab.sweeps.compile_cache import cache_folder, compiling_alone
+from simlab.sweeps.compile_cache import cache_folder, compiling_alone, was_compiled
 
 
 def test_cache_folder_follows_the_environment(monkeypatch):
@@ -41,6 +41,18 @@ def test_compiling_alone_waits_for_the_same_function(monkeypatch, tmp_path, othe
         assert entered.wait(0.3 if is_blocked else 30.0) != is_blocked
     thread.join()
     assert entered.is_set()
+
+
+def test_a_compilation_that_fails_or_still_runs_is_not_done(monkeypatch, tmp_path):
+    monkeypatch.setattr(compile_cache, "compile_cache_folder", lambda: tmp_path)
+    with pytest.raises(KeyboardInterrupt), compiling_alone("learn"):
+        raise KeyboardInterrupt
+    assert not was_compiled("learn")
+    with compiling_alone("learn"):
+        assert not was_compiled("learn")
+    assert was_compiled("learn")
+    with compiling_alone("learn"):
+        assert was_compiled("learn"), "compiled before, and loaded now"
 
 
 def test_compiling_alone_does_without_a_folder(monkeypatch, tmp_path):
