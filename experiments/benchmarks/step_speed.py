@@ -40,8 +40,6 @@ VARIANTS = {
     "emulated": ("f32/fp8-s4-truncated", "constants"),
     "emulated, traced": ("f32/fp8-s4-truncated", "arguments"),
 }
-PEER = "pytorch, {} threads"
-TRL = "trl, {} threads"
 LIMITS = {
     "step / floor": 2.0,
     "rollout / floor": 3.0,
@@ -124,7 +122,8 @@ class Peer:
             "updates": lambda: self.reference.update(self.sampled, self.old, *sizes),
             "step": lambda: self.reference.step(self.prompts, *sizes),
         }
-        return [Case(PEER.format(self.threads), stage, self._on_threads(f)) for stage, f in calls.items()]
+        name = name_peer("pytorch", self.threads)
+        return [Case(name, stage, self._on_threads(call)) for stage, call in calls.items()]
 
     def _score(self) -> Any:
         with self.torch.no_grad():
@@ -188,6 +187,11 @@ def _rms(x: Any) -> float:
     return float(np.sqrt(np.mean(np.square(x))))
 
 
+def name_peer(program: str, threads: int) -> str:
+    """Return the name of an implementation that is not ours."""
+    return f"{program}, {threads} {'thread' if threads == 1 else 'threads'}"
+
+
 def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
     """Return the reference on one thread and on all, and why there is none if so."""
     try:
@@ -223,7 +227,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
             file.write_text(json.dumps(settings | {"threads": threads}))
             script = root / "experiments" / "benchmarks" / "step_speed_trl.py"
             done = subprocess.run([python, script, file], capture_output=True, text=True, check=True)
-            milliseconds[TRL.format(threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
+            milliseconds[name_peer("trl", threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
     return milliseconds
 
 
