@@ -8,6 +8,7 @@ from experiments.arms.changes import (
     NEAREST_E4M3,
     PERIOD,
     TRUNCATED,
+    mean_of_halving,
     narrow,
     objective,
     one_bit,
@@ -45,7 +46,8 @@ NO_STABILIZERS = {
     **objective("grpo", clip_low=1.0, clip_high=1e9),
 }
 """On-policy, without stabilizers."""
-MEAN_OF_HALVING = sum(0.5**quarter for quarter in range(4)) / 4
+MEAN_RATE = RATE * mean_of_halving()
+"""The mean learning rate of `halving_arm` is that of a constant rate of this size, after the same warm-up."""
 CHAIN_ARMS = {
     NONE: Arm(),
     BF16: Arm({"engines": CONTROL}),
@@ -73,10 +75,7 @@ CHAIN_ARMS = {
         halving_arm(name): Arm({**schedule("halving", period=PERIOD), **objective(loss)})
         for name, loss in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
     },
-    **{
-        constant_arm(name): Arm({"optimizer.learning_rate": RATE * MEAN_OF_HALVING, **objective(loss)})
-        for name, loss in ((NONE, "grpo"), (TIS, "grpo+tis"), (MIS, "grpo+mis"))
-    },
+    constant_arm(MIS): Arm({"optimizer.learning_rate": MEAN_RATE, **objective("grpo+mis")}),
     FP16: Arm({"engines": "fp16/fp16"}),
     halving_arm(FP16): Arm({"engines": "fp16/fp16", **schedule("halving", period=PERIOD)}),
     HEAD: Arm(TRUNCATED.engines(**FP32_HEAD)),

@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments.regimes import BASE
 from simlab.studies.design import Arm
+from simlab.training.schedules import Halving
 
 PILOT_STEPS = Arm().steps
 WARMUP, PERIOD = BASE["schedule"]["lr_warmup_steps"], PILOT_STEPS // 4
@@ -20,6 +21,14 @@ def objective(name: str, **numbers: Any) -> dict[str, Any]:
 def schedule(name: str, **numbers: Any) -> dict[str, Any]:
     """Return the schedule `name` after the warm-up of the regime, as a change of the config."""
     return {"schedule": {"name": name, "lr_warmup_steps": WARMUP, **numbers}}
+
+
+def mean_of_halving() -> float:
+    """Return the mean rate of halving every `PERIOD` steps over that of a constant rate, with warm-ups."""
+    least = float(Halving(period=PERIOD).min_lr_ratio)
+    constant = [min(1.0, (step + 1) / WARMUP) for step in range(PILOT_STEPS)]
+    halved = [factor * max(0.5 ** ((step + 1) // PERIOD), least) for step, factor in enumerate(constant)]
+    return sum(halved) / sum(constant)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def halving_arm(name: str) -> str:
 
 def constant_arm(name: str) -> str:
     """Return the name of an arm whose constant learning rate is the mean of that of `halving_arm`."""
-    return f"{name}, mean rate"
+    return f"{name}, mean rate of halving"
 
 
 def rloo_arm(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.arms.chains import MEAN_OF_HALVING, MIS, RATE, SEQ_MIS, SEQ_TIS, SLOW, TIS
+from experiments.arms.chains import MEAN_RATE, MIS, RATE, SEQ_MIS, SEQ_TIS, SLOW, TIS
 from experiments.arms.changes import PERIOD, objective, schedule
 from experiments.arms.names import constant_arm, halving_arm, rloo_arm
 from experiments.regimes import CONTROL
@@ -31,5 +31,5 @@ RLOO_ARMS = {
         halving_arm(name): _rloo(correction, **schedule("halving", period=PERIOD))
         for name, correction in ((RLOO, ""), (rloo_arm(TIS), "+tis"), (rloo_arm(MIS), "+mis"))
     },
-    constant_arm(rloo_arm(MIS)): _rloo("+mis", **{"optimizer.learning_rate": RATE * MEAN_OF_HALVING}),
+    constant_arm(rloo_arm(MIS)): _rloo("+mis", **{"optimizer.learning_rate": MEAN_RATE}),
 }

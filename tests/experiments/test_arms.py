@@ -1,0 +1,22 @@
+"""Arms against each other: what a contrast attributes to one change must not be due to another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.arms.catalog import ARMS
+from experiments.arms.names import constant_arm, halving_arm
+from experiments.papers import lr
+from experiments.regimes import BASE
+from simlab.sweeps import recipe_of, run_config
+
+
+@pytest.mark.parametrize("treated", [lr.MIS, lr.RLOO_MIS])
+def test_halving_is_compared_with_a_constant_rate_of_equal_mean(treated):
+    means = []
+    for arm in (ARMS[halving_arm(treated)], ARMS[constant_arm(treated)]):
+        recipe = recipe_of(run_config(BASE, {**arm.changes, "steps": arm.steps}))
+        factors = np.asarray(jax.vmap(recipe.schedule)(jnp.arange(arm.steps)))
+        means.append(float(recipe.optimizer.learning_rate) * factors.mean(dtype=float))
+    assert means[0] == pytest.approx(means[1], rel=1e-5)
