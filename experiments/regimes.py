@@ -30,8 +30,9 @@ BASE: dict[str, Any] = {
 }
 
 _CHAIN = "chains of 64 terms, 65 tokens"
-_RATE = "learning rate 7e-4, the largest tested at which BF16 is stable"
-_STEADY = "learning rate 4e-4, at which BF16 was stable in three trial runs"
+_WARMUP = f"after {BASE['schedule']['lr_warmup_steps']} steps of warm-up"
+_RATE = f"learning rate 7e-4 {_WARMUP}, the largest tested at which most BF16 runs keep their reward"
+_STEADY = f"learning rate 4e-4 {_WARMUP}, at which BF16 kept its reward in three trial runs"
 _DENSE, _EXPERTS = "dense, 2 layers, width 64", "MoE, 2 layers, width 64, 2 of 8 experts"
 CHAINS = Regime(
     "chains, truncation",
@@ -124,7 +125,7 @@ RECURRENCE = Regime(
     CHAINS.formats,
     _DENSE,
     "recurrence, of 1 to 128 terms as the policy chooses",
-    "learning rate 4e-4, at which BF16 was stable in four trial runs",
+    f"learning rate 4e-4 {_WARMUP}, at which BF16 kept its reward in four trial runs",
     200,
     "length: no schedule",
 )

@@ -53,6 +53,7 @@ SPREAD = m.diagnostic_late("weight_std", "std of the ratios of a group")
 JITTER = m.Estimand(
     "log of the mean second difference of the reward",
     lambda view: float(np.log(view.curve("reward_jitter").mean())),
+    m.LOG,
 )
 DRIFT = m.diagnostic_late_log("kl_to_base", "KL to the first policy")
 BEYOND = m.diagnostic_late("beyond_clip", "share of tokens beyond the clip range")

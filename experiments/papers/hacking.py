@@ -7,7 +7,7 @@ run without correction collapses. `moe_dynamics` compares MoE with dense models.
 
 from experiments.arms import chains
 from experiments.arms.catalog import EARLY_FORK, FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS
-from experiments.arms.names import chain_arm, moe_arm, steady_arm
+from experiments.arms.names import chain_arm, moe_arm, new_arm, steady_arm
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -26,11 +26,11 @@ from experiments.papers.shared import (
     recovers,
     trial,
 )
-from experiments.regimes import CHAINS, GAUSSIAN_NOISE, STEADY_CHAINS
+from experiments.regimes import CHAINS, GAUSSIAN_NOISE, NEW_CHAINS, STEADY_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import LeavesBand, excess, mean_of, minus, slope
-from simlab.studies.records import exact, manipulation, primary, secondary, stored_row
+from simlab.studies.records import Criterion, exact, manipulation, primary, secondary, stored_row
 from simlab.theory.checks import hacking_checks as checks
 
 dynamics, measurement, identity = claim_makers("hacking")
@@ -80,8 +80,38 @@ SOME_RUNS = "more than a quarter of the initial policies"
 BOTH_WAYS = "a tenth of the initial policies each way"
 GROWTH = manipulation(m.GROWTH, minus(NONE, BF16), "positive", FACTOR, because=GROWS)
 """The premise that the mismatch grows without a correction, more than in the control."""
+FRESH = new_arm(chains.NONE), new_arm(chains.BF16)
+CONFIRMED = (
+    "The rule of `hacking_dynamics`, registered before that run, on the runs from other policies that were "
+    "made for V1 and V7."
+)
+
 
 # fmt: off
+# Criteria that are tested in several regimes.
+def _rare_rho_falls(none: str, bf16: str, *_: str) -> tuple[Criterion, ...]:
+    return (primary(m.RARE_DRIFT, minus(none, bf16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),)
+
+
+def _engines_decorrelate(none: str, bf16: str, *_: str) -> tuple[Criterion, ...]:
+    return (
+        primary(PCC, minus(none, bf16), "negative", 0.01, because="a hundredth of a correlation near 1"),
+        secondary(LARGEST, minus(none, bf16), "positive", FACTOR, because=GROWS),
+    )
+
+
+def _tis_slows_growth(none: str, bf16: str, tis: str, *_: str) -> tuple[Criterion, ...]:
+    return (
+        primary(m.GROWTH, minus(tis, none), "negative", FACTOR, because=GROWS),
+        secondary(m.ENTROPY_GROWTH, minus(none, bf16), "negative", QUARTER_MORE, because=CHANGES),
+        secondary(m.ENTROPY_GROWTH, minus(tis, none), "positive", QUARTER_MORE, because=CHANGES),
+        recovers(tis, none, bf16),
+        recovers(tis, none, bf16, reward=m.HELD_OUT_REWARD),
+        secondary(m.GROWTH, minus(tis, bf16), "positive", FACTOR, because=GROWS),
+        manipulation(m.GROWTH, minus(none, bf16), "positive", FACTOR, because=GROWS),
+    )
+
+
 CLAIMS = (
     measurement("H1",
         "A BF16 softmax over 2048 Gaussian logits gives rho a std of 0.0048 and a range of 0.9815 to 1.0189",
@@ -146,17 +176,16 @@ CLAIMS = (
                 "noise of 0.2 on the logits", "negative", 0.01, because="1% of the IS ratio", is_point=True),
             regime=GAUSSIAN_NOISE),
         trial("hacking_dynamics",
-            primary(m.RARE_DRIFT, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
+            *_rare_rho_falls(NONE, BF16),
             secondary(m.RARE_RHO, minus(NONE, BF16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),
             secondary(m.RARE_STD_RHO, minus(NONE, BF16), "positive", FACTOR, because=GROWS),
             regime=CHAINS,
             note="Truncation flattens the distribution, so survival bias explains only part of the effect; "
             "see theory_survival. The last criterion had no control when the runs were made; BF16 passed "
             "it as well."),
-        *in_e4m3(
-            lambda none, bf16, *_: (
-                primary(m.RARE_DRIFT, minus(none, bf16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),),
-            is_exploratory=True)),
+        trial("identical_engines", *_rare_rho_falls(*FRESH),
+            regime=NEW_CHAINS, note=CONFIRMED, is_exploratory=True),
+        *in_e4m3(_rare_rho_falls, is_exploratory=True)),
     identity("H5", "The mismatch changes the objective by the sum over positions of Cov(X, 1/rho)",
         "Eq. 10, 31",
         exact("hacking Eq. 10, 31", "J' - J is the sum over t of Cov(X_t, 1/rho_t)",
@@ -180,22 +209,16 @@ CLAIMS = (
         "TIS slows the growth of the mismatch and the fall of entropy and raises validation reward; the "
         "mismatch still grows",
         "Fig. 2",
-        trial("hacking_dynamics",
-            primary(m.GROWTH, minus(TIS, NONE), "negative", FACTOR, because=GROWS),
-            secondary(m.ENTROPY_GROWTH, minus(NONE, BF16), "negative", QUARTER_MORE, because=CHANGES),
-            secondary(m.ENTROPY_GROWTH, minus(TIS, NONE), "positive", QUARTER_MORE, because=CHANGES),
-            recovers(TIS, NONE, BF16),
-            recovers(TIS, NONE, BF16, reward=m.HELD_OUT_REWARD),
-            secondary(m.GROWTH, minus(TIS, BF16), "positive", FACTOR, because=GROWS),
-            GROWTH,
+        trial("hacking_dynamics", *_tis_slows_growth(NONE, BF16, TIS),
             regime=CHAINS,
-            note="The second criterion is the premise of the third: entropy falls without TIS.")),
+            note="The second criterion is the premise of the third: entropy falls without TIS."),
+        *in_e4m3(_tis_slows_growth, is_exploratory=True)),
     dynamics("H8", "The correlation of pi_train and pi_infer falls and the largest rho rises during training",
         "Fig. 3, 9",
-        trial("hacking_dynamics",
-            primary(PCC, minus(NONE, BF16), "negative", 0.01, because="a hundredth of a correlation near 1"),
-            secondary(LARGEST, minus(NONE, BF16), "positive", FACTOR, because=GROWS),
-            regime=CHAINS)),
+        trial("hacking_dynamics", *_engines_decorrelate(NONE, BF16), regime=CHAINS),
+        trial("identical_engines", *_engines_decorrelate(*FRESH),
+            regime=NEW_CHAINS, note=CONFIRMED, is_exploratory=True),
+        *in_e4m3(_engines_decorrelate, is_exploratory=True)),
     dynamics("H9",
         "Stronger token clipping makes the mismatch grow faster; under sequence clipping it does not grow",
         "Fig. 4, Tab. 1",

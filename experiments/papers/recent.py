@@ -47,6 +47,7 @@ DPPO, IPO, KPOP, ICEPOP = map(new_arm, (chains.DPPO, chains.IPO, chains.KPOP, ch
 LARGEST_NORM = m.Estimand(
     "log of the largest gradient norm, mean of 10 steps",
     lambda view: float(log(view.curve("grad_norm").max())),
+    m.LOG,
 )
 LOG_KL = m.late_log("k3_kl", "KL divergence between the engines")
 REPLAYED = {name: minus(rest_arm(name, replays=True), rest_arm(name)) for name in AT_REST}

@@ -13,6 +13,7 @@ import numpy as np
 from experiments.arms import catalog, chains
 from experiments.arms.names import chain_arm, moe_arm, new_arm
 from experiments.measurements.exact_sums import compare
+from experiments.papers import hacking
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -341,7 +342,7 @@ NOISE_DYNAMICS = training_experiment(
 IDENTICAL_ENGINES = training_experiment(
     "identical_engines",
     "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
-    CLAIMS,
+    (*CLAIMS, *hacking.CLAIMS),
     minutes=120.0,
     figures=("vexact_identical",),
     baseline=NEW_NONE,

@@ -69,6 +69,11 @@ class Row:
         return self.registered == "before" and has_newer_test(self.evidence.manifest)
 
     @property
+    def is_trained(self) -> bool:
+        """True if the primary criterion compares training runs."""
+        return self.trial is not None and self.trial.primary.contrast is not None
+
+    @property
     def registration(self) -> str:
         """When the rule was set, in words; empty where nothing was run."""
         if self.is_tested_anew:
@@ -158,7 +163,7 @@ def describe_criterion(evidence: CriterionEvidence) -> dict[str, Json]:
     return {
         "estimand": criterion.estimand.text,
         "contrast": criterion.reference,
-        "unit": criterion.unit,
+        "unit": criterion.measured_in,
         "direction": criterion.direction,
         "margin": criterion.margin,
         "because": criterion.because,
@@ -222,9 +227,9 @@ def _power(measured: Measured, family: int) -> float | None:
     if sample is None or criterion.contrast is None:
         return None
     looks, policies = planned_looks(measured.manifest), sample.num_policies
-    # A study that is smaller than its first look is read once, with the policies that it has.
-    if looks and policies >= looks[0]:
-        policies = max(looks[-1], policies)
+    if looks and policies < looks[0]:
+        return 0.0  # so few policies decide nothing
+    policies = max(policies, *looks[-1:])
     found = sample_power(sample, criterion, policies, family)
     return None if found is None else found.power
 
@@ -308,13 +313,15 @@ def summary(rows: Sequence[Row]) -> str:
     """
     rows = [row for row in rows if row.registered != "exploratory"]
     lines = ["| | " + " | ".join(VERDICTS) + " |", "|---|" + "---:|" * len(VERDICTS)]
-    names = list(load_papers())
-    papers, ours = names[:NUM_PAPERS], names[NUM_PAPERS:]
-    groups = {paper: [paper] for paper in papers}
-    groups |= {"the five papers": papers} | {name: [name] for name in ours}
-    for label, members in groups.items():
-        numbers = counts([row for row in rows if row.claim.paper in members])
-        lines.append(f"| {label} | " + " | ".join(map(str, numbers.values())) + " |")
+    by_paper = {name: [row for row in rows if row.claim.paper == name] for name in load_papers()}
+    papers = list(by_paper)[:NUM_PAPERS]
+    five = [row for paper in papers for row in by_paper[paper]]
+    groups = {paper: by_paper[paper] for paper in papers}
+    groups["the five papers"] = five
+    groups["of these, from training runs"] = [row for row in five if row.is_trained]
+    groups["of these, without training"] = [row for row in five if not row.is_trained]
+    for label, members in (groups | by_paper).items():
+        lines.append(f"| {label} | " + " | ".join(map(str, counts(members).values())) + " |")
     return "\n".join(lines)
 
 

@@ -51,6 +51,9 @@ class RunRows:
         return column in self.columns
 
 
+REWARD_UNIT, LOG, NATS, RANKS, STEPS = "reward", "log ratio", "nats", "rank correlation", "steps"
+UNITS = {"reward": REWARD_UNIT, "entropy": NATS}
+"""The units of metrics; other metrics are pure numbers."""
 NO_ROWS = RunRows({}, np.arange(0))
 
 
@@ -109,10 +112,11 @@ class View:
 
 @dataclass(frozen=True)
 class Estimand:
-    """A number of a run and what it is, in words."""
+    """A number of a run, what it is in words, and its unit; no unit of a pure number."""
 
     text: str
     of: Callable[[View], float]
+    unit: str = ""
 
     def __call__(self, view: View) -> float:
         """Return the number."""
@@ -121,12 +125,12 @@ class Estimand:
 
 def late(metric: str, quantity: str) -> Estimand:
     """The mean over the last quarter."""
-    return Estimand(f"{quantity}, last quarter", lambda view: view.late(metric))
+    return Estimand(f"{quantity}, last quarter", lambda view: view.late(metric), UNITS.get(metric, ""))
 
 
 def late_log(metric: str, quantity: str) -> Estimand:
     """The logarithm of the mean over the last quarter."""
-    return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late(metric)))
+    return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late(metric)), LOG)
 
 
 def growth(metric: str, quantity: str) -> Estimand:
@@ -134,6 +138,7 @@ def growth(metric: str, quantity: str) -> Estimand:
     return Estimand(
         f"log growth of {quantity}, last quarter against first tenth",
         lambda view: np.log(view.late(metric) / view.early(metric)),
+        LOG,
     )
 
 
@@ -142,6 +147,7 @@ def change(metric: str, quantity: str) -> Estimand:
     return Estimand(
         f"change of {quantity}, last quarter minus first tenth",
         lambda view: view.late(metric) - view.early(metric),
+        UNITS.get(metric, ""),
     )
 
 
@@ -150,6 +156,7 @@ def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
     return Estimand(
         f"rank correlation over the run of {quantity}",
         lambda view: _rank_runs(view.curve(one), view.curve(other)),
+        RANKS,
     )
 
 
@@ -160,7 +167,7 @@ def first_change(metric: str, before: str, quantity: str) -> Estimand:
         step = dict(zip(view.changes["metric"], view.changes["step"], strict=True))
         return float(step[metric] - step[before])
 
-    return Estimand(f"steps between the change points of {quantity}", of)
+    return Estimand(f"steps between the change points of {quantity}", of, STEPS)
 
 
 def steps_to_gain(gain: float) -> Estimand:
@@ -173,7 +180,7 @@ def steps_to_gain(gain: float) -> Estimand:
         reached = np.flatnonzero(_smooth(view) >= view.curve("reward")[:2].mean() + gain)
         return float(np.log(view.chunk_steps[reached[0]] + CHUNK if len(reached) else view.steps))
 
-    return Estimand(f"log of the steps until a reward {gain} above the first", of)
+    return Estimand(f"log of the steps until a reward {gain} above the first", of, LOG)
 
 
 def largest_growth(metric: str, quantity: str) -> Estimand:
@@ -181,17 +188,20 @@ def largest_growth(metric: str, quantity: str) -> Estimand:
     return Estimand(
         f"log growth of {quantity}, best 50 steps against first tenth",
         lambda view: float(np.log(_smooth(view, metric).max() / view.early(metric))),
+        LOG,
     )
 
 
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
     """The mean of a diagnostic over the last quarter."""
-    return Estimand(f"{quantity}, last quarter", lambda view: view.late_diagnostic(metric))
+    unit = REWARD_UNIT if metric.startswith("held_out") else ""
+    return Estimand(f"{quantity}, last quarter", lambda view: view.late_diagnostic(metric), unit)
 
 
 def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
     """The logarithm of the mean of a diagnostic over the last quarter."""
-    return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late_diagnostic(metric)))
+    text = f"log of {quantity}, last quarter"
+    return Estimand(text, lambda view: np.log(view.late_diagnostic(metric)), LOG)
 
 
 def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estimand:
@@ -199,6 +209,7 @@ def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estiman
     return Estimand(
         f"log of {quantity}, last quarter",
         lambda view: np.log(view.late_diagnostic(metric) / view.late_diagnostic(reference)),
+        LOG,
     )
 
 
@@ -215,7 +226,8 @@ def share_higher(group: str, engine: str) -> Estimand:
         higher, tokens = (float(view.diagnostics[name].sum()) for name in (f"{counted}_higher", counted))
         return higher / tokens if tokens else np.nan
 
-    return Estimand(f"share of tokens with pi_train > pi_infer at pi_{engine} {within}, whole run", of)
+    text = f"share of tokens with pi_train > pi_infer at pi_{engine} {within}, whole run"
+    return Estimand(text, of, "fraction of tokens")
 
 
 def diagnostic_change(metric: str, quantity: str) -> Estimand:
@@ -231,6 +243,7 @@ def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
     return Estimand(
         f"rank correlation over the run of {quantity}",
         lambda view: _rank_runs(view.diagnostic(one), view.diagnostic(other)),
+        RANKS,
     )
 
 
@@ -245,7 +258,7 @@ def detrended_correlation(one: str, other: str, quantity: str) -> Estimand:
         first, second = (curve - np.polyval(np.polyfit(ranks[2], curve, 1), ranks[2]) for curve in ranks[:2])
         return float(np.corrcoef(first, second)[0, 1])
 
-    return Estimand(f"partial rank correlation over the run, given the step, of {quantity}", of)
+    return Estimand(f"partial rank correlation over the run, given the step, of {quantity}", of, RANKS)
 
 
 def _both_engines(view: View) -> float:
@@ -269,7 +282,7 @@ def diagnostic_range(metric: str, quantity: str) -> Estimand:
         curve = view.diagnostic(metric)
         return float(np.log(curve.max() / curve.min())) if len(curve) else np.nan
 
-    return Estimand(f"log of largest over smallest {quantity}", of)
+    return Estimand(f"log of largest over smallest {quantity}", of, LOG)
 
 
 def _smooth(view: View, metric: str = "reward") -> np.ndarray:
@@ -277,22 +290,29 @@ def _smooth(view: View, metric: str = "reward") -> np.ndarray:
     return np.asarray(curve.rolling(PEAK, min_periods=1).mean(), float)
 
 
-REWARD = Estimand("reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"))
-REWARD_CHANGE = change("reward", "the reward")
-HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter", _both_engines)
-FINAL_REWARD = Estimand(
-    "held-out reward, mean of both engines, last quarter (sampled reward if not recorded)", _final
+REWARD = Estimand(
+    "reward, last quarter", lambda view: 0.0 if view.diverged else view.late("reward"), REWARD_UNIT
 )
-PEAK_HELD_OUT = Estimand("held-out reward, mean of both engines, highest of the run", _peak_of_both_engines)
-PEAK_REWARD = Estimand("reward, best 50 steps", lambda view: float(_smooth(view).max()))
+REWARD_CHANGE = change("reward", "the reward")
+HELD_OUT_REWARD = Estimand("held-out reward, mean of both engines, last quarter", _both_engines, REWARD_UNIT)
+FINAL_REWARD = Estimand(
+    "held-out reward, mean of both engines, last quarter (sampled reward if not recorded)",
+    _final,
+    REWARD_UNIT,
+)
+PEAK_HELD_OUT = Estimand(
+    "held-out reward, mean of both engines, highest of the run", _peak_of_both_engines, REWARD_UNIT
+)
+PEAK_REWARD = Estimand("reward, best 50 steps", lambda view: float(_smooth(view).max()), REWARD_UNIT)
 MISMATCH = late_log("rms_log_rho", "RMS log rho")
 FIRST_MISMATCH = Estimand(
-    "log of RMS log rho, first tenth", lambda view: float(np.log(view.early("rms_log_rho")))
+    "log of RMS log rho, first tenth", lambda view: float(np.log(view.early("rms_log_rho"))), LOG
 )
 GROWTH = growth("rms_log_rho", "RMS log rho")
 GROWTH_AFTER_FORK = Estimand(
     "log growth of RMS log rho, last quarter against the first chunk after the fork",
     lambda view: float(np.log(view.late("rms_log_rho") / view.curve("rms_log_rho")[0])),
+    LOG,
 )
 GROWTH_LPD = growth("abs_seq_log_ratio", "abs_seq_log_ratio")
 GROWTH_D = growth("discrepancy", "the discrepancy d")
@@ -311,10 +331,12 @@ RARE_STD_RHO = Estimand(
     lambda v: np.log(
         v.mean_of_bins("rms_log_rho", 0, RARE, True) / v.mean_of_bins("rms_log_rho", COMMON, 1, True)
     ),
+    LOG,
 )
 FROM_X = Estimand(
     "|log d| against the first tenth, last quarter",
     lambda v: abs(np.log(v.late("discrepancy") / v.early("discrepancy"))),
+    LOG,
 )
 
 

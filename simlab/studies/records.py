@@ -109,6 +109,12 @@ class Criterion:
         return self.contrast.unit if self.contrast else ""
 
     @property
+    def measured_in(self) -> str:
+        """The unit of margin and estimate; a slope is per unit of what its contrast names."""
+        own = self.estimand.unit if isinstance(self.estimand, Estimand) else ""
+        return self.unit or own or "dimensionless"
+
+    @property
     def reference(self) -> str:
         """The comparison in words: of arms, or of a computed number with what it must be."""
         if self.contrast:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from scipy import optimize, stats
 
-from simlab.studies.sign_flips import doubled_flip_p
+from simlab.studies.sign_flips import flip_p, flips_reject
 
 Side = Literal[1, -1]
 Ends = tuple[float, float]
@@ -52,8 +52,8 @@ class RatioOfMeans:
     skewness, and by sign flips, which must agree. The correction uses the skewness of the contrasts at the
     estimate for all bounds. The denominator must have a sign by the same tests, or there is no interval.
     The interval contains the bounds that one of the three accepts, so it is Fieller's interval, widened
-    where the others need it. Few policies cannot reach every level by sign flips; there all contrasts must
-    have the claimed sign.
+    where the others need it. Sign flips of n policies have no p-value below 2 / 2^n: at a smaller alpha they
+    accept a bound unless all contrasts have the claimed sign. No primary criterion is decided with so few.
 
     Reference: Fieller 1954; Hall 1992.
     Deviation: Fieller's interval is united with those that invert the other tests.
@@ -93,27 +93,28 @@ class RatioOfMeans:
     def p_beyond(self, bound: float, side: Side) -> float:
         """Return the largest p-value of the three tests.
 
-        A ratio has no sign unless its denominator has one, so that is tested as well.
+        A ratio has no sign unless its denominator has one, so that is tested as well. With n policies it is
+        at least 2 / 2^n.
         """
-        values = side * self.contrasts(bound)
+        values, below = side * self.contrasts(bound), self._sign * self._scale
         t_tests = 2 * float(either_t_p(values, side * self.skewness))
-        return min(1.0, max(t_tests, doubled_flip_p(values), self._p_without_sign))
+        return min(1.0, max(t_tests, flip_p(values), self._t_without_sign, flip_p(below)))
 
     @cached_property
-    def _p_without_sign(self) -> float:
-        """Twice the largest p-value of a denominator whose mean is zero."""
+    def _t_without_sign(self) -> float:
+        """Twice the larger p-value of both t-tests of a denominator whose mean is zero."""
         values = self._sign * self._scale
-        return max(2 * float(either_t_p(values, skewness(values))), doubled_flip_p(values))
+        return 2 * float(either_t_p(values, skewness(values)))
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that at least one of the three tests accepts at level `alpha`."""
-        if self._p_without_sign > alpha:
+        if self._t_without_sign > alpha or not flips_reject(self._sign * self._scale, alpha):
             return -np.inf, np.inf
         reaches = (needed_t(alpha, self.num_policies, side * self.skewness) for side in (1, -1))
         low, high = (self._fieller_ends(t)[end] for end, t in enumerate(reaches))
 
         def rejects(bound: float, side: Side) -> bool:
-            return doubled_flip_p(side * self.contrasts(bound)) <= alpha
+            return flips_reject(side * self.contrasts(bound), alpha)
 
         return _widen(low, 1, rejects, self.estimate - low), _widen(high, -1, rejects, high - self.estimate)
 

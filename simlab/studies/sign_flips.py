@@ -28,13 +28,16 @@ def flip_count(values: ArrayLike) -> tuple[int, int]:
     return int(np.searchsorted(second, bound - first, side="right").sum()), 2 ** len(x)
 
 
-def doubled_flip_p(values: ArrayLike) -> float:
-    """Return twice the one-sided p-value of a mean of `values` [n] above zero.
-
-    It is 0 where all values are positive: no flip could give a smaller one.
-    """
+def flip_p(values: ArrayLike) -> float:
+    """Return twice the one-sided p-value of a mean of `values` [n] above zero: at least 2 / 2^n."""
     count, total = flip_count(values)
-    return 0.0 if count == 1 else 2 * count / total
+    return 2 * count / total
+
+
+def flips_reject(values: ArrayLike, alpha: float) -> bool:
+    """Return whether `flip_p` is at most `alpha`, or as small as so many values allow."""
+    count, total = flip_count(values)
+    return count == 1 or 2 * count / total <= alpha
 
 
 def _subset_sums(values: np.ndarray) -> np.ndarray:

@@ -207,16 +207,21 @@ def _decide(measured: Measured, alpha: float, adjusted_p: float | None) -> Evide
 
 
 def _stopped_early(measured: Measured) -> str:
-    """Return that a study stopped before its last look and is not decided now; empty if it went on."""
-    deciding, primary = _looks(measured).deciding, measured.primary
+    """Return why a study ended before its last interim analysis; empty if it did not."""
+    looks, primary = _looks(measured), measured.primary
     assert primary is not None
-    if not deciding or not deciding[0] <= primary.num_policies < deciding[-1]:
+    policies = primary.num_policies
+    if not looks.deciding or policies >= looks.deciding[-1]:
         return ""
-    made = f"{primary.num_policies} of {deciding[-1]} initial policies"
+    made = f"{policies} of {looks.deciding[-1]} initial policies"
     config = measured.manifest.get("config")
     if isinstance(config, Mapping) and "stopped_in_block" in config:
         return f"interrupted after {made}; `simlab run --resume-from` continues it"
-    return f"stopped at {made}, where the rule of that time had decided"
+    if looks.decides(policies):
+        return f"stopped at {made}, where the rule of that time had decided"
+    if policies >= looks.policies[0]:
+        return f"stopped for futility after {made}"
+    return f"has {made}, and nothing is decided with fewer than {looks.deciding[0]}"
 
 
 def _decide_criterion(

@@ -18,7 +18,7 @@ from simlab.studies.records import primary
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import Proportion, RatioOfMeans, mean_of_policies
 from simlab.studies.sequential import Looks
-from simlab.studies.sign_flips import doubled_flip_p
+from simlab.studies.sign_flips import flip_p
 from simlab.studies.verdicts import p_supported
 from tests.tolerances import binomial_interval
 
@@ -34,8 +34,8 @@ def test_p_values_are_those_of_the_samples(direction):
     for study in range(20):
         sample = RatioOfMeans(above[study], below[study])
         tests = {"positive": [(1.0, 1)], "negative": [(-1.0, -1)], "zero": [(-1.0, 1), (1.0, -1)]}[direction]
-        flips = [doubled_flip_p(side * sample.contrasts(bound)) for bound, side in tests]
-        expected = max(found[study], *flips, doubled_flip_p(below[study]))
+        flips = [flip_p(side * sample.contrasts(bound)) for bound, side in tests]
+        expected = max(found[study], *flips, flip_p(below[study]))
         assert p_supported(sample, criterion) == pytest.approx(min(expected, 1.0), abs=1e-9)
 
 
