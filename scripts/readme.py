@@ -379,6 +379,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "num_tasks": lambda: str(len(TASKS)),
     "speedup": speedup,
     "step_speed": step_speed,
+    "surprises": lambda: load_script("verdict_tables").surprises(),
     "vocabulary_cost": vocabulary_cost,
 }
 

@@ -144,6 +144,40 @@ def replications() -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+SURPRISES = (
+    ("V7", "Bypass mode ends far below bitwise identical engines", ("vexact_dynamics", "identical_engines")),
+    ("V3", "Logit noise larger than truncation costs less reward", ("matched_noise", "larger_noise")),
+    (
+        "H8",
+        "The probabilities of the engines decorrelate during training",
+        ("hacking_dynamics", "identical_engines", "e4m3_dynamics", "e4m3_moe_dynamics"),
+    ),
+    (
+        "H4",
+        "Mean rho of rare tokens falls, more than survival bias explains",
+        ("hacking_dynamics", "identical_engines", "e4m3_dynamics", "e4m3_moe_dynamics"),
+    ),
+    ("C10", "DFPO is faster than GSPO without its group transform", ("cancel_dynamics", "spelling_dynamics")),
+)
+"""Claim, result, and the experiments that measured it from different initial policies or in other formats."""
+
+
+def surprises() -> str:
+    """Return the most surprising results, a row for each experiment that tested them."""
+    lines = [
+        "| result | experiment | regime | estimate | primary criterion | claim | rule set |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for claim, result, experiments in SURPRISES:
+        for experiment in experiments:
+            row = find_row(claim, experiment)
+            assert row.primary is not None
+            cells = (f"{result} ({claim})", f"`{experiment}`", row.regime_name, estimate_text(row.primary))
+            verdicts = f"{row.primary.verdict} | {row.verdict}"
+            lines.append(f"| {' | '.join(cells)} | {verdicts} | {row.registration} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def _interval(sample: Sample) -> str:
     low, high = sample.interval(ALPHA)
     estimate, low, high = (f"{round(number, 3):g}" for number in (sample.estimate, low, high))
