@@ -85,7 +85,7 @@ def loses_terms(untreated: str, control: str) -> Criterion:
 
 
 COLLAPSED = collapses(NONE, BF16, role="manipulation")
-LIKELY = "three of four pairs; 24 policies cannot resolve less"
+LIKELY = "sooner as a rule: in three of four pairs"
 
 # fmt: off
 CLAIMS = (

@@ -42,7 +42,7 @@ FIVE_POINTS = "0.05 of the largest reward"
 TWO_POINTS = "0.02 of the largest reward; policies without mismatch differ little between arms"
 FIVE_CENTINATS = "0.05 nats per token"
 FIVE_PERCENT_OF_RHO = "5% of the IS ratio"
-QUARTER_OF_RUNS = "a quarter of the initial policies; 24 policies cannot resolve less"
+QUARTER_OF_RUNS = "a run collapses as a rule only if more than a quarter do; `no effect` allows a quarter"
 WEAK_RANK = "a smaller rank correlation is weak"
 ONE_CHUNK = "one chunk of 10 steps"
 
