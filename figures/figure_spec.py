@@ -1,13 +1,16 @@
 """A figure: the experiment that it reads, what it shows, and the kind that draws it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from matplotlib.figure import Figure
 
 from figures import heading
-from figures.kinds import Curves, Kind
+from figures.kinds import Curves, Forest, Kind
 from figures.papers import DIFFERS
 from simlab.core.results import Results
+from simlab.studies.loading import load_claims
+from simlab.studies.records import arms_of, trials_of
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,33 @@ class FigureSpec:
         lacks = f" Differs from the paper: {DIFFERS[self.paper]}." if self.paper in DIFFERS else ""
         return f"{self.title}. {self.kind.encoding}{lacks}".rstrip(" .")
 
+    @cached_property
+    def complete_kind(self) -> Kind:
+        """The kind with the arms of the criteria of its claims, where it names none of its own."""
+        if not isinstance(self.kind, Curves | Forest):
+            return self.kind
+        claims = [load_claims()[claim] for claim in self.claims]
+        return self.kind.with_arms(arms_of(trials_of(claims, self.experiment)))
+
     def draw(self, results: Results) -> Figure:
-        """Draw the figure from the results of its experiment, under its finding, title and setting."""
+        """Draw the figure from the results of its experiment, under its finding, title and setting.
+
+        Raises:
+            ValueError: if the results lack arms of the figure and are not those of a smoke run.
+        """
+        kind = self.complete_kind
+        if kind.arms and isinstance(results, Results) and not results.manifest["config"].get("smoke"):
+            missing = set(kind.arms) - set(results.table("runs")["arm"])
+            if missing:
+                raise ValueError(
+                    f"Results of {self.experiment} must hold all arms of the figure, got none of "
+                    f"{sorted(missing)}. Run the experiment to its end."
+                )
         rows = heading.find_rows(results, self.experiment, self.claims, self.decided_by)
-        figure = self.kind.draw(results, heading.find_level(rows))
+        figure = kind.draw(results, heading.find_level(rows))
         shown = f"{self.paper}: {self.title}" if self.paper else self.title
-        setting = heading.describe_setting(results, self.experiment, self.kind.arms)
+        setting = heading.describe_setting(results, self.experiment, kind.arms)
         finding = heading.state_finding(rows[0]) if rows else ""
-        labels = self.kind.labels if isinstance(self.kind, Curves) else {}
+        labels = kind.labels if isinstance(kind, Curves) else {}
         heading.add_heading(figure, finding, shown, [setting, *heading.state_estimates(rows, labels)])
         return figure

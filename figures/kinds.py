@@ -1,7 +1,7 @@
 """Kinds of figures: each reads the tables of one experiment and draws them from its parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.series import Estimate, curves, read_labels
+from figures.series import Estimate, curves, read_labels, smooth
 from figures.style import COLORS, DASHES, MUTED, ArmStyle, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
-PREFIXES = {"", "truncation, ", "dense: ", "E4M3, "}
-UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"FP8", "E4M3", "RLOO", "no schedule"}
+PREFIXES = {"", "truncation, ", "dense: ", "E4M3, ", "FP8, "}
+UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"RLOO", "no schedule"}
 CONTROLS = {f"{prefix}BF16 control" for prefix in PREFIXES} | {"RLOO, BF16", "BF16"}
 FIXED_STYLES = dict.fromkeys(UNTREATED, 0) | dict.fromkeys(CONTROLS, len(COLORS) - 1)
 """Arms that look the same in every figure; others take their styles only when no other is left."""
 LEVEL = 0.95  # confidence level where the board has none
-WINDOW = 0.1  # part of a run in the moving average of a curve
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
 GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
 REACH = 2.0  # an interval is cut at this many times the range of all initial policies and 0
@@ -72,25 +71,33 @@ class Curves:
     """Metrics of arms over steps, one panel each.
 
     Args:
-        arms: the arms to draw; None for those that the manifest lists. Missing arms are skipped.
         panels: the metrics.
+        arms: the arms to draw; by default those of the criteria of the figure's claims, None for those that
+            the manifest lists.
+        extra: arms in addition to those of the criteria.
         height: of the figure, in inches.
         rows: of panels.
         mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
         labels: replace those of the table, by arm.
     """
 
-    arms: Sequence[str] | None
     panels: Sequence[Panel]
+    arms: Sequence[str] | None = ()
+    extra: Sequence[str] = ()
     height: float = 2.3
     rows: int = 1
     mark_best: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     encoding = (
-        "Lines: mean over initial policies (geometric on log axes), thin where not smoothed. Gray: last "
-        "quarter; dots: initial policies; bars: family-wise CI; triangles: the CI exceeds the axis."
+        "Lines: mean over initial policies (geometric on log axes), thin where not smoothed (moving mean, on "
+        "log axes median). Gray: last quarter; dots: initial policies; bars: family-wise CI; triangles: the "
+        "CI exceeds the axis."
     )
+
+    def with_arms(self, arms: Sequence[str]) -> "Curves":
+        """Return the kind with `arms`, those of the criteria, if it has none of its own."""
+        return self if self.arms is None or self.arms else replace(self, arms=(*arms, *self.extra))
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
         """Draw the panels row by row under one legend."""
@@ -118,13 +125,14 @@ class Forest:
     """Arms minus their reference arms, one row each, paired by initial policy.
 
     Args:
-        pairs: maps each arm to the arm that is subtracted; an arm paired with itself is only listed.
+        pairs: maps each arm to the arm that is subtracted; an arm paired with itself is only listed. One arm
+            alone is subtracted from all arms of the criteria of the figure's claims.
         panels: maps the label of each axis to its estimate.
         height: of the figure, in inches.
         row_labels: replaces the names of the arms.
     """
 
-    pairs: Mapping[str, str]
+    pairs: Mapping[str, str] | str
     panels: Mapping[str, Estimate]
     height: float
     row_labels: Sequence[str] = ()
@@ -136,10 +144,17 @@ class Forest:
     @property
     def arms(self) -> Sequence[str]:
         """The arms and their references."""
-        return [*self.pairs, *self.pairs.values()]
+        return [self.pairs] if isinstance(self.pairs, str) else [*self.pairs, *self.pairs.values()]
+
+    def with_arms(self, arms: Sequence[str]) -> "Forest":
+        """Return the kind that subtracts its one arm from each of `arms`, those of the criteria."""
+        if not isinstance(self.pairs, str):
+            return self
+        return replace(self, pairs=dict.fromkeys([self.pairs, *arms], self.pairs))
 
     def draw(self, results: Results, level: float = LEVEL) -> Figure:
         """Draw the panels side by side, the first arm on top."""
+        assert not isinstance(self.pairs, str)
         figure, axes = new_figure(self.height, ncols=len(self.panels), sharey=True, squeeze=False)
         for axis, (label, estimate) in zip(axes[0], self.panels.items(), strict=True):
             draw_forest(axis, estimate(results), self.pairs, label, read_labels(results), level)
@@ -248,8 +263,8 @@ def draw_panel(
 ) -> None:
     """Draw the means of curves [step, initial policy], and their last quarter with intervals at the right.
 
-    Means are geometric on logarithmic axes without zeros. A mean is smoothed over a tenth of its run, over
-    the raw one. `styles` are those of `arm_styles`.
+    Means are geometric on logarithmic axes without zeros. A mean is smoothed over at most a tenth of its
+    run, by the median on logarithmic axes, over the raw one. `styles` are those of `arm_styles`.
     """
     axis.set(xlabel="training step", ylabel=panel.label)
     curve_of: dict[str, Any] = {arm: curve for arm, curve in by_arm.items() if len(curve)}
@@ -261,7 +276,7 @@ def draw_panel(
     geometric = bool(log and np.nanmin(values) > 0)
     last = max(curve.index.max() for curve in curve_of.values())
     for arm, curve in curve_of.items():
-        _draw_mean(axis, curve, geometric, styles[arm])
+        _draw_mean(axis, curve, log, geometric, styles[arm])
     late = {arm: curve[curve.index >= 0.75 * last] for arm, curve in curve_of.items()}
     ends = {arm: (np.log(rows) if geometric else rows).mean().dropna() for arm, rows in late.items()}
     back = np.exp if geometric else np.asarray
@@ -284,13 +299,12 @@ def draw_panel(
     axis.set_ylim(limits)
 
 
-def _draw_mean(axis: Axes, curve: Any, geometric: bool, style: Mapping[str, Any]) -> None:
+def _draw_mean(axis: Axes, curve: Any, log: bool, geometric: bool, style: Mapping[str, Any]) -> None:
     mean = np.exp(np.log(curve).mean(axis=1)) if geometric else curve.mean(axis=1)
-    window = int(WINDOW * len(mean))
-    window = window if window > 2 else 1  # an even window of two would shift the curve
-    if window > 1:
+    smoothed = smooth(mean, "median" if log else "mean")
+    if not smoothed.equals(mean):
         axis.plot(mean.index, mean, color=style["color"], lw=0.5, alpha=0.4)
-    axis.plot(mean.index, mean.rolling(window, min_periods=1, center=True).mean(), **style)
+    axis.plot(mean.index, smoothed, **style)
 
 
 def _scale(axis: Axes, panel: Panel, log: bool, geometric: bool, low: float, high: float) -> None:
@@ -336,9 +350,22 @@ def draw_interval(
     if len(sample) < 2:
         return
     interval = paired_effect(sample, 0.0, sample.index, level=level)
-    low, mean, high = back([interval.low, interval.effect, interval.high])
+    draw_ends(axis, at, back([interval.low, interval.effect, interval.high]), bar, tick, along, limits)
+
+
+def draw_ends(
+    axis: Axes,
+    at: float,
+    interval: Sequence[float],
+    bar: Mapping[str, object],
+    tick: Mapping[str, object] | None = None,
+    along: str = "y",
+    limits: tuple[float, float] = (-np.inf, np.inf),
+) -> None:
+    """Draw an interval (low, estimate, high); the other arguments are those of `draw_interval`."""
+    low, estimate, high = interval
     marks: Any = [(np.clip([low, high], *limits), bar)]
-    marks += [([mean], {"ls": "none", **tick})] if tick else []
+    marks += [([estimate], {"ls": "none", **tick})] if tick else []
     for is_cut, limit, marker in zip((low < limits[0], high > limits[1]), limits, CUTS[along], strict=True):
         marks += [([limit], {"color": bar["color"], "marker": marker, **CUT})] if is_cut else []
     for values, style in marks:

@@ -11,24 +11,37 @@ from figures.kinds import (
     Panel,
     arm_styles,
     describe_lines,
+    draw_ends,
     draw_forest,
     draw_interval,
     draw_panel,
     name_level,
 )
 from figures.series import curves, join_runs, measure, pool_tokens, read_labels
-from figures.style import COLORS, MARKERS, MUTED, LineStyle, legend_above, line_style, new_figure, plain_log
+from figures.style import (
+    COLORS,
+    MARKERS,
+    MUTED,
+    ArmStyle,
+    LineStyle,
+    legend_above,
+    line_style,
+    new_figure,
+    plain_log,
+)
 from simlab.core.results import Results
 from simlab.studies import paired_effect
+from simlab.studies.contrasts import COLLAPSED
 from simlab.studies.estimands import LATE, Estimand
+from simlab.studies.samples import Proportion
 
 NONE = "chain: no correction"
 CONTROL = "chain: BF16 control"
-SCATTERED = ("chain: token TIS", NONE, CONTROL)
-DISTORTED = {"chain: GSPO, delta 3": "GSPO, delta 3", "chain: GSPO": "GSPO"}
+SCATTERED = {"chain: token TIS": "token TIS", NONE: "no correction", CONTROL: "BF16 control"}
+DISTORTED = ("chain: GSPO, delta 3", "chain: GSPO", NONE, CONTROL)
 BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
 MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
-ROUNDED = {"chain: FP8": "nearest FP8", NONE: "truncation to 2 bits"}
+ROUNDED = {"chain: FP8": "nearest FP8", NONE: "truncation to 2 bits", CONTROL: "BF16 control"}
 METRICS = {
     "rms_log_rho": "RMS log $\\rho$",
     "abs_seq_log_ratio": "|sequence log $\\rho$|",
@@ -46,6 +59,14 @@ NOISE_TITLES = {
 WITHOUT_MISMATCH = {
     f"chain: {name}": name for name in ("identical engines", "bypass mode", "on-policy", "on-policy, BF16")
 }
+OTHERS = {
+    "chain: identical engines": CONTROL,
+    "chain: bypass mode": CONTROL,
+    "chain: on-policy": "chain: on-policy, BF16",
+}
+"""Arms without noise, with copied log-probs and with on-policy updates, each with its control."""
+BIT_LABELS = {NONE: "2 bits (weights: 3)", "chain: FP8": "2 bits (weights: 1)"}
+"""Mantissa bits of arms whose weights have more or fewer than their other numbers."""
 FLAGSHIP = ("no correction", "TIS", "GSPO", "BF16 control")
 FLAGSHIP_PANELS = (
     Panel("reward", "reward", limits=(0, 1)),
@@ -54,7 +75,6 @@ FLAGSHIP_PANELS = (
 )
 RARE = 0.01
 EARLY_MISMATCH = Estimand("RMS log rho, first tenth", lambda view: view.early("rms_log_rho"))
-SMOOTHED = 2  # chunks in the mean of a reward that is compared with half of the control's
 
 
 def draw_by_probability(results: Results, level: float) -> Figure:
@@ -123,13 +143,13 @@ def draw_token_probabilities(results: Results) -> Figure:
     tokens: Any = results.table("tokens")
     correlations: Any = results.table("correlations").set_index(["arm", "step"])["pcc"]
     early, late = correlations.index.levels[1].min(), correlations.index.levels[1].max()
-    panels = [(SCATTERED[0], early), *((arm, late) for arm in SCATTERED)]
+    panels = [(next(iter(SCATTERED)), early), *((arm, late) for arm in SCATTERED)]
     figure, axes = new_figure(2.3, ncols=len(panels), sharex=True, sharey=True)
     for axis, (arm, step) in zip(axes, panels, strict=True):
         chosen = tokens[(tokens["arm"] == arm) & (tokens["step"] == step)]
         axis.plot([0, 1], [0, 1], color=COLORS[1], lw=0.8, zorder=3)
         axis.plot(chosen["pi_train"], chosen["pi_infer"], ".", ms=2.5, alpha=0.5, color=COLORS[0], mew=0)
-        axis.set_title(f"{arm.partition(': ')[2]}, step {step}\ncorrelation {correlations[arm, step]:.4f}")
+        axis.set_title(f"{SCATTERED[arm]}, step {step}\ncorrelation {correlations[arm, step]:.4f}")
         axis.set(xlabel="$\\pi_{train}$", aspect="equal")
     axes[0].set_ylabel("$\\pi_{infer}$")
     return figure
@@ -138,18 +158,20 @@ def draw_token_probabilities(results: Results) -> Figure:
 def draw_change_points(results: Results, level: float) -> Figure:
     """Draw the step at which each metric of each run leaves its level, with and without distorted weights."""
     rows: Any = join_runs(results, "changes", ("arm", "initial_policy", "steps"))
-    figure, (axis,) = new_figure(2.6)
-    for number, (arm, label) in enumerate(DISTORTED.items()):
+    figure, (axis,) = new_figure(4.2)
+    arms = [arm for arm in DISTORTED if arm in set(rows["arm"])]
+    for number, (arm, style) in enumerate(arm_styles(arms, read_labels(results)).items()):
+        color = style["color"]
         for row, metric in enumerate(METRICS):
             changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
-            y, is_significant, color = 0.18 - 0.36 * number - row, changes["p_value"] < 0.05, COLORS[number]
+            y, is_significant = 0.3 - 0.2 * number - row, changes["p_value"] < 0.05
             styles = {True: {"alpha": 0.6, "mew": 0}, False: {"mfc": "none"}}
-            for significant, style in styles.items():
+            for significant, mark in styles.items():
                 x = changes["step"][is_significant == significant]
-                axis.plot(x, [y] * len(x), "o", color=color, **style)
+                axis.plot(x, [y] * len(x), "o", color=color, ms=3, **mark)
             steps = changes.groupby("initial_policy")["step"].mean()
             draw_interval(axis, y, steps, level, {"color": color, "lw": 3.5, "alpha": 0.3}, along="x")
-        axis.plot([], [], "o", color=COLORS[number], label=label)
+        axis.plot([], [], "o", color=color, label=style["label"])
     axis.set_yticks([-row for row in range(len(METRICS))], list(METRICS.values()))
     axis.set(xlabel="training step of the change (hollow: p > 0.05)", xlim=(0, rows["steps"].max()))
     legend_above(figure, [axis], f"Dots: runs; bars: {name_level(level)} of the mean, within the run")
@@ -165,7 +187,7 @@ def draw_noise_kinds(results: Results, level: float) -> Figure:
     figure, axes = new_figure(2.7, ncols=2)
     for number, kind in enumerate(NOISE_TITLES):
         arms = _select_noise(results, kind)
-        _draw_levels(axes[0], rewards, noise, list(arms), line_style(number), kind, level)
+        _draw_levels(axes[0], rewards, noise, arms, line_style(number), kind, level)
     axes[0].axhline(0, color=MUTED, lw=0.8)
     label = "final reward minus BF16 control"
     axes[0].set(xlabel="initial RMS log $\\rho$ (nats)", ylabel=label, xscale="log")
@@ -176,19 +198,13 @@ def draw_noise_kinds(results: Results, level: float) -> Figure:
     return figure
 
 
-def _select_noise(results: Results, kind: str) -> dict[str, str]:
-    """Return the arms that differ from no correction in their noise alone, with their levels in words."""
+def _select_noise(results: Results, kind: str) -> list[str]:
+    """Return the arms that differ from no correction in their noise alone."""
     runs: Any = results.table("runs")
     if "noise_kind" not in runs:
-        return {}
+        return []
     plain = (runs["objective"] == "grpo") & (runs["old_log_probs"] == "train") & (runs["minibatches"] == 4)
-    chosen = runs[plain & (runs["noise_kind"] == kind) & (runs["arm"] != CONTROL)].drop_duplicates("arm")
-    is_scale = kind.endswith("noise")
-    chosen = chosen.sort_values("noise_level", ascending=not is_scale, kind="stable")
-    return {
-        arm: f"scale {level}" if is_scale else f"{level:g} bit{'' if level == 1 else 's'}"
-        for arm, level in zip(chosen["arm"], chosen["noise_level"], strict=True)
-    }
+    return list(runs[plain & (runs["noise_kind"] == kind) & (runs["arm"] != CONTROL)]["arm"].unique())
 
 
 def _draw_levels(
@@ -204,36 +220,47 @@ def _draw_levels(
         low, mean, high = np.transpose([(each.low, each.effect, each.high) for each in intervals])
         x = [float(np.mean(noise[arm])) for arm in arms]
         axis.errorbar(x, mean, yerr=[mean - low, high - mean], capsize=2, label=label, **style)
+        for at, each in zip(x, differences, strict=True):
+            axis.plot([at] * len(each), each, ".", color=style["color"], ms=2.5, alpha=0.6, mew=0)
 
 
-def draw_survival(results: Results) -> Figure:
-    """Draw the fraction of initial policies whose reward is at least half of the control's, by noise."""
-    groups = {title: _select_noise(results, kind) for kind, title in NOISE_TITLES.items()}
-    groups["Other arms"] = WITHOUT_MISMATCH
+def draw_survival(results: Results, level: float) -> Figure:
+    """Draw the fraction of initial policies with at least half of the control's reward, by noise."""
+    groups = {
+        title: dict.fromkeys(_select_noise(results, kind), CONTROL) for kind, title in NOISE_TITLES.items()
+    }
+    groups["Other arms"] = OTHERS
     figure, axes = new_figure(3.0, ncols=len(groups), sharey=True)
-    for axis, (kind, arms) in zip(axes, groups.items(), strict=True):
-        styles = arm_styles(list(arms), arms)
-        for arm in arms:
+    for axis, (title, control_of) in zip(axes, groups.items(), strict=True):
+        styles = arm_styles(list(control_of), read_labels(results) | BIT_LABELS)
+        for number, (arm, control) in enumerate(control_of.items()):
             # Each arm from its own initial policies: others may have fewer.
-            rewards = curves(results, [CONTROL, arm], "reward")
-            if {arm, CONTROL} <= set(rewards):
-                smoothed = (rewards[name].rolling(SMOOTHED, min_periods=1).mean() for name in (arm, CONTROL))
-                label = f"{styles[arm]['label']} ({rewards[arm].shape[1]})"
-                _draw_alive(axis, *smoothed, **styles[arm] | {"label": label})
-                _draw_alive(
-                    axis, rewards[arm], rewards[CONTROL], color=styles[arm]["color"], lw=0.5, alpha=0.5
-                )
-        axis.set(title=kind, xlabel="training step", ylim=(0, 1.03))
+            rewards = curves(results, [control, arm], "held_out_train", "diagnostics")
+            if {arm, control} <= set(rewards):
+                _draw_alive(axis, rewards[arm], rewards[control], styles[arm], number, level)
+        axis.set(title=title, xlabel="training step", ylim=(0, 1.03), xticks=(0, 100, 200))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
-    axes[0].set_ylabel("fraction of policies with half of\nthe control's reward (in brackets: n)")
+    axes[0].set_ylabel("fraction of policies with half of\nthe control's held-out reward")
+    words = f"Gray: last quarter; bars: {name_level(level)}"
+    figure.legend([], [], title=words, title_fontsize=6.5, loc="outside upper center")
     return figure
 
 
-def _draw_alive(axis: Axes, own: Any, control: Any, **style: Any) -> None:
-    """Draw the fraction of initial policies with at least half of the control's reward."""
-    alive = (own >= control / 2).mean(axis=1)
+def _draw_alive(axis: Axes, own: Any, control: Any, style: ArmStyle, number: int, level: float) -> None:
+    """Draw the fraction of policies with enough reward over steps, and its interval in the last quarter."""
+    alive, last = (own >= COLLAPSED * control).mean(axis=1), own.index.max()
     axis.step(alive.index, alive, where="post", **style)
+    late, late_control = (rewards[rewards.index >= LATE * last].mean() for rewards in (own, control))
+    sample = Proportion(int((late >= COLLAPSED * late_control).sum()), len(late))
+    low, high = sample.interval(1 - level)
+    color = style["color"]
+    bar, tick = (
+        {"color": color, "lw": 2.2, "alpha": 0.45},
+        {"color": color, "marker": "_", "ms": 8, "mew": 1.4},
+    )
+    draw_ends(axis, last * (1.1 + 0.1 * number), (low, sample.estimate, high), bar, tick)
+    axis.axvspan(1.04 * last, last * 1.46, color=MUTED, alpha=0.04, lw=0)
 
 
 def draw_attribution(results: Results) -> Figure:

@@ -5,6 +5,8 @@ COARSER = "fewer mantissa bits than E4M3"
 
 DIFFERS = {
     "hacking Fig. 3": "token TIS, no correction and BF16 control, eight runs each; steps 20 and 200",
+    "hacking Fig. 6": "RMS log rho in addition; J is recorded in the two GSPO arms alone",
+    "hacking Fig. 8": "RMS log rho of the forks: at the end alone, under the engines of the base arm",
     "lr Fig. 5": "25% of the prompts is in `lr_rloo_rates`",
     **dict.fromkeys(("lr Fig. 11", "lr Fig. 12"), NO_HALF_RATE),
     "acrl Tab. 5": "MoE alone; dense policies are in `acrl_tab1`",

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from figures.series import smooth
 from figures.style import COLORS, MARKERS, MUTED, line_style, new_figure, plain_log
 from simlab.core.results import Results
 
@@ -19,7 +20,6 @@ EMULATIONS = {
     True: (COLORS[0], "o", "emulation in the catalog"),
     False: (COLORS[1], "s", "nearest emulation, if another"),
 }
-SMOOTH = 10
 ARM_TITLES = {"none": "No correction", "TIS": "TIS", "R2": "R2 replay", "R3": "R3 replay"}
 ROWS = (
     ("reward", "reward", "linear"),
@@ -136,10 +136,12 @@ def draw_rl(results: Results) -> Figure:
 
 def _draw_metric(axis: Axes, rows: Any, metric: str, real: str) -> None:
     curves = rows.pivot(index="step", columns=["sampling_engine", "seed"], values=metric).dropna(axis=1)
-    smooth = curves.rolling(SMOOTH, min_periods=1).mean()
-    measured = smooth.columns.get_level_values("sampling_engine") == real
-    ours, emulated = smooth.loc[:, measured], smooth.loc[:, ~measured]
-    label = f"rollouts of {real}, mean of {SMOOTH} steps"
+    smoothed = curves.apply(smooth)
+    measured = smoothed.columns.get_level_values("sampling_engine") == real
+    ours, emulated = smoothed.loc[:, measured], smoothed.loc[:, ~measured]
+    raw = curves.loc[:, measured].mean(axis=1)
+    axis.plot(raw.index, raw, color=COLORS[1], lw=0.5, alpha=0.4)
+    label = f"rollouts of {real} (thin: not smoothed)"
     axis.plot(ours.index, ours.mean(axis=1), color=COLORS[1], label=label)
     if emulated.shape[1]:
         label = f"emulated engine, range of {emulated.shape[1]} seeds"

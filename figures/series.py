@@ -15,8 +15,12 @@ from simlab.studies.estimands import Estimand, Views
 RENAMED = {
     "the flagship's engines": "FP8 range, 2 bits, truncated",
     "H100, 25 and 13 bits": "H100 with 25 and with 13 bits",
+    "E4M3": "E4M3, no correction",
+    "FP8": "FP8, no correction",
 }
 """Labels of stored arms that have none or an unclear one."""
+WINDOW = 0.1
+"""Part of a run in the moving average of a curve."""
 Estimate = Callable[[Results], pd.Series]
 """Map results to a series of numbers, indexed by arm and initial policy."""
 
@@ -65,6 +69,14 @@ def curves(
     by_arm = {arm: by_arm[arm] for arm in arms if arm in by_arm}
     shared = set.intersection(*(set(curve.columns) for curve in by_arm.values())) if by_arm else set()
     return {arm: curve[sorted(shared)] if shared else curve for arm, curve in by_arm.items()}
+
+
+def smooth(curve: Any, average: str = "mean") -> Any:
+    """Return the centered moving mean or median of a series; its window shrinks at both ends."""
+    half, last = int(WINDOW * len(curve) - 1) // 2, len(curve) - 1
+    reaches = [min(half, at, last - at) for at in range(len(curve))]
+    windows = (curve.iloc[at - reach : at + reach + 1] for at, reach in enumerate(reaches))
+    return pd.Series([getattr(window, average)() for window in windows], curve.index, dtype=float)
 
 
 def pool_tokens(rows: pd.DataFrame, column: str, by: Sequence[str]) -> pd.Series:

@@ -71,8 +71,7 @@ def _draw_rows(axes: Axes, rows: list[dict], column: str, least: float) -> None:
         chosen = [(y, row[column]) for y, row in enumerate(rows) if row["verdict"] == verdict]
         y, values = np.array(chosen, float).reshape(-1, 2).T
         axes.plot(np.maximum(values, least), y, marker, color=color, linestyle="none", label=verdict)
-    words = [row["equation"].removeprefix("ours, ").split(" ", 1)[1] for row in rows]
-    labels = [f"{row['claim']}  {text}" for row, text in zip(rows, words, strict=True)]
+    labels = [f"{row['claim']}  {row['equation']}" for row in rows]
     axes.set_yticks(range(len(rows)), labels, fontsize=6)
     axes.set(xscale="log", ylim=(len(rows) - 0.5, -0.5))
 

@@ -41,6 +41,7 @@ class Recovered:
     p: float
     verdict: CriterionVerdict
     policies: int
+    sample: RatioOfMeans
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _measure_recovery(arm: str, sample: RatioOfMeans, family: int) -> Recovered 
     if not np.isfinite(ends).any():
         return None
     p = sample.p_beyond(MARGIN, 1)
-    return Recovered(arm, sample.estimate, *ends, 1 - alpha, p, verdict, sample.num_policies)
+    return Recovered(arm, sample.estimate, *ends, 1 - alpha, p, verdict, sample.num_policies, sample)
 
 
 def _compare_pair(finals: Frame, arm: str, other: str) -> tuple[str, str, float, int, float]:

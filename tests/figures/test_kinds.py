@@ -10,11 +10,11 @@ import pytest
 
 from experiments.arms.catalog import ALL_ARMS
 from figures import mismatch
-from figures.catalog import FIGURES
+from figures.catalog import FIGURES, HACKING
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
-from figures.kinds import Bars, Curves, Panel, arm_styles, describe_lines, draw_panel
-from figures.series import curves, measure
+from figures.kinds import Bars, Curves, Forest, Panel, arm_styles, describe_lines, draw_panel
+from figures.series import curves, measure, smooth
 from figures.style import PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
@@ -122,6 +122,33 @@ def test_measure_is_empty_when_not_recorded():
     assert not len(measure(diagnostic_late("held_out_fp8", "held-out reward"))(results))
 
 
+def test_smooth_shrinks_its_window_at_both_ends():
+    ramp = pd.Series(np.arange(50.0))
+    assert smooth(ramp).to_list() == pytest.approx(ramp.to_list())
+    step = pd.Series(np.r_[1.0, np.zeros(49)])
+    assert smooth(step).to_list() == pytest.approx([1, 1 / 3, 1 / 5, *[0] * 47])
+    assert smooth(step, "median")[1:].sum() == 0
+    assert smooth(step[:20]).equals(step[:20])
+
+
+def test_kinds_take_arms_from_the_criteria_of_their_claims():
+    arms = FIGURES["hacking_fig5"].complete_kind.arms
+    assert {"chain: GSPO", "chain: GSPO, delta 3", mismatch.NONE, mismatch.CONTROL} <= set(arms or ())
+    forest = FIGURES["acrl_tab1"].complete_kind
+    assert isinstance(forest, Forest)
+    assert not isinstance(forest.pairs, str)
+    assert set(forest.pairs.values()) == {"chain: E4M3, BF16 control"}
+    assert "chain: E4M3, ACRL 0.65" in forest.pairs
+
+
+def test_figure_rejects_results_that_lack_an_arm(monkeypatch):
+    tables = _made([(mismatch.NONE, "a", 0, [0.0, 1.0])]).tables
+    stored = Results(committed_results(HACKING))
+    monkeypatch.setattr(Results, "table", lambda _, name: tables[name])
+    with pytest.raises(ValueError, match="must hold all arms"):
+        FIGURES["hacking_fig2"].draw(stored)
+
+
 def test_looks_of_fixed_arms_are_the_same_everywhere():
     assert (
         arm_styles(("x", "no correction", "BF16 control"))["no correction"]
@@ -137,7 +164,7 @@ def test_figures_draw_without_warnings_when_arms_are_missing(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert render(FIGURES[name].draw, results, tmp_path, name)[0].is_file()
-        figure = Curves(("another",), (REWARD_PANEL,)).draw(results)
+        figure = Curves((REWARD_PANEL,), ("another",)).draw(results)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["another"]
 
 
@@ -232,18 +259,18 @@ def test_heading_describes_every_stored_experiment(name):
         assert name in SETTINGS or ("noise: " in words and "n = " in words)
 
 
-@pytest.mark.parametrize("figure", [name for name, row in FIGURES.items() if row.kind.arms])
+@pytest.mark.parametrize("figure", [name for name, row in FIGURES.items() if row.complete_kind.arms])
 def test_figure_arms_exist(figure):
     folder = committed_results(FIGURES[figure].experiment)
     is_stored = (folder / MANIFEST_NAME).is_file()
     known = Results(folder).table("runs")["arm"] if is_stored else ALL_ARMS
-    assert set(FIGURES[figure].kind.arms or ()) <= set(known)
+    assert set(FIGURES[figure].complete_kind.arms or ()) <= set(known)
 
 
 @pytest.mark.parametrize(
     ("experiment", "table", "arms"),
     [
-        ("vexact_dynamics", "runs", mismatch.WITHOUT_MISMATCH),
+        ("vexact_dynamics", "runs", (*mismatch.WITHOUT_MISMATCH, *mismatch.OTHERS, *mismatch.BIT_LABELS)),
         ("token_probabilities", "tokens", mismatch.SCATTERED),
         ("flagship_sweep", "steps", mismatch.FLAGSHIP),
     ],

@@ -34,7 +34,8 @@ def test_captions_name_what_the_paper_has_and_we_lack():
 
 def test_figures_about_a_claim_come_from_any_experiment():
     assert figures_about("V3") == [
-        *("vexact_doses", "vexact_kinds", "vexact_matched", "vexact_larger", "vexact_weights")
+        *("vexact_doses", "vexact_kinds", "vexact_matched", "vexact_larger", "vexact_weights"),
+        "vexact_survival",
     ]
     assert figures_about("A1") == ["acrl_fig9", "acrl_fig10", "e4m3_moe_curves"]
     assert figures_about("H99") == []
