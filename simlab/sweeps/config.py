@@ -17,7 +17,7 @@ from simlab.core.ranges import SEED, STEPS
 from simlab.engines import Site
 from simlab.formats import ROUNDINGS, StochasticRounding
 from simlab.objectives import Objective, TokenBatch, objective_value
-from simlab.sweeps.aliases import ALIASES, check_named_once
+from simlab.sweeps.aliases import ALIASES, COLUMNS, check_named_once, column_value
 from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config_reader import (
@@ -52,6 +52,8 @@ class RunConfig:
       `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed:
       a table gives another policy on another processor, a file travels.
 
+    `aliases` holds the values given by the names of `simlab.sweeps.aliases.COLUMNS`.
+
     A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), a table of its fields, with the `name`
     of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a record of a
     researcher as `"mymodule:name"`, or the record itself.
@@ -59,6 +61,7 @@ class RunConfig:
 
     recipe: Recipe = dataclasses.field(repr=False, compare=False)
     table: Mapping[str, Json]
+    aliases: Mapping[str, Json] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def steps(self) -> int:
@@ -100,10 +103,17 @@ def run_config(
     short = {name: table.pop(name) for name in ALIASES if name in table}
     table = _change_fields(table, {name: value for name, value in changes.items() if name not in ALIASES})
     short |= {name: changes[name] for name in ALIASES if name in changes}
+    used = {}
     for name in ALIASES:
-        for dotted, value in ALIASES[name](table, short[name]).items() if name in short else ():
+        set_fields = ALIASES[name](table, short[name]) if name in short else {}
+        for dotted, value in set_fields.items():
             if dotted not in changes:
                 table = _change_field(table, dotted.split("."), value)
+        # A change of a field below is kept.
+        below = tuple(f"{dotted}." for dotted in set_fields)
+        table = _change_fields(table, {path: changes[path] for path in changes if path.startswith(below)})
+        if name in COLUMNS and set_fields and not set(set_fields) & set(changes):
+            used[name] = column_value(short[name])
     for name in table:
         _check_known(name)
     if "model" not in table and table.get("warm_start") is not None:
@@ -111,7 +121,7 @@ def run_config(
     for name, field in _RECIPE_FIELDS.items():
         if name not in table and default_of(field) is dataclasses.MISSING:
             raise ValueError(f"{name} must be given, for example {name} = {EXAMPLES[name]!r}.")
-    return _check_table(table)
+    return dataclasses.replace(_check_table(table), aliases=used)
 
 
 def _with_defaults(values: Mapping[str, Json]) -> dict[str, Json]:

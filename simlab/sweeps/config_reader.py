@@ -346,7 +346,7 @@ def _read_named(value: Json, hint: object) -> Read:
     word, resolve = RECORDS[kind]
     kinds = ALTERNATIVES.get(kind, (kind,))
     if isinstance(value, GIVEN.get(kind, kinds)):
-        value = _catalog_name(value) or describe_own(value)
+        value = catalog_name(value) or describe_own(value)
     name, changes = _name_and_changes(value)
     record, own = _look_up_entry(name, changes, resolve)
     if not isinstance(record, kinds):
@@ -355,10 +355,10 @@ def _read_named(value: Json, hint: object) -> Read:
     return Read(reading.record, {"name": name} | own | reading.plain)
 
 
-def _catalog_name(record: PyTree) -> str | None:
+def catalog_name(record: PyTree) -> str | None:
     """Return the name of a record that is an entry of a catalog, or a pair of two engines that are."""
     if isinstance(record, EnginePair) and record.replay == "none":
-        train, infer = _catalog_name(record.train), _catalog_name(record.infer)
+        train, infer = catalog_name(record.train), catalog_name(record.infer)
         return f"{train}/{infer}" if train and infer else None
     return next((name for catalog in CATALOGS for name, entry in catalog.items() if entry is record), None)
 

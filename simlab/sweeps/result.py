@@ -123,6 +123,8 @@ class SweepResult:
             paths = runs.attrs[PATHS]
             columns = [n for n in shown if n not in OWN and not str(paths.get(n)).endswith(SOURCE)]
         short = {path: name for name, path in runs.attrs[PATHS].items()}
+        left_out = [name for name in columns if name in self._runs and name not in {*short, *runs}]
+        runs = runs.join(self._runs[left_out])
         named = {short.get(name, name): name for name in columns}
         absent = [name for name in named if name not in runs]
         if absent:

@@ -6,9 +6,10 @@ import pytest
 
 import simlab
 from simlab.formats import FORMATS
-from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.column_names import short_names, with_short_names
-from simlab.sweeps.grids import grid
+from simlab.sweeps import SweepResult, recipe_of, run_config
+from simlab.sweeps.column_names import short_names, with_aliases, with_short_names
+from simlab.sweeps.config import columns
+from simlab.sweeps.grids import as_grid, grid, listed
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.tables import dead_since
 
@@ -129,6 +130,62 @@ def test_plain_sweep_runs_as_written(tmp_path):
     assert (frame["rms_log_rho"] > 0).all()
     by_bits = frame.groupby("infer_mantissa_bits")["rms_log_rho"].mean()
     assert by_bits.is_monotonic_decreasing
+
+
+BASE = {"task": "add", "model": "tiny-llama", "steps": 2}
+
+
+def sweep_table(base, over):
+    """Return the arms of a grid and the short columns of its runs."""
+    runs = expand({**BASE, **base}, as_grid(over), 4)
+    records = [with_aliases(columns(run.config), run.config.aliases) for run in runs]
+    return [run.arm for run in runs], with_short_names(pd.DataFrame(records))
+
+
+@pytest.mark.parametrize(
+    ("base", "alias", "values"),
+    [
+        ({"infer_format": "e4m3"}, "infer_mantissa_bits", [2, 3]),
+        ({"engines": "f32/fp8-e4m3"}, "infer_mantissa_bits", [1, 2, 3]),
+        ({"engines": "f32/bf16"}, "infer_mantissa_bits", [6, 7]),
+        ({"engines": "f32/bf16"}, "infer_rounding", ["nearest_even", "toward_zero"]),
+        ({}, "infer_format", ["fp32", "bf16", "e4m3"]),
+        ({}, "response_length", [12, 14]),
+        ({}, "infer_format", [FORMATS["bf16"], "e4m3"]),
+    ],
+)
+def test_swept_alias_is_in_column_and_label(base, alias, values):
+    arms, table = sweep_table(base, {alias: values})
+    expected = ["bf16" if value is FORMATS["bf16"] else value for value in values]
+    assert list(table[alias]) == expected
+    assert arms == [value if isinstance(value, str) else f"{alias}={value}" for value in expected]
+    assert SweepResult.varying(table) == [alias]
+    assert len(set(table)) == len(list(table))
+
+
+def test_alias_columns_combine():
+    arms, table = sweep_table(
+        {"infer_format": "e4m3"}, {"engines": ["f32/f32", "f32/bf16"], "infer_mantissa_bits": [2, 3.0]}
+    )
+    assert set(table["infer_format"]) == {"e4m3"}
+    assert list(table["infer_mantissa_bits"]) == [2, 3, 2, 3]
+    assert arms[:2] == ["f32/f32, infer_mantissa_bits=2", "f32/f32, infer_mantissa_bits=3"]
+
+
+def test_alias_column_keeps_a_change_of_one_operand():
+    path = f"{SITE}.format.mantissa_bits"
+    arms, table = sweep_table({"infer_format": "e4m3"}, {path: [1, 2]})
+    assert list(table["infer_format"]) == ["e4m3"] * 2
+    assert arms == ["infer_mantissa_bits=1", "infer_mantissa_bits=2"]
+    assert list(table["infer_mantissa_bits"]) == [1, 2]
+    arms, table = sweep_table({"infer_mantissa_bits": 3}, {path: [1, 2]})
+    assert list(table["infer_mantissa_bits"]) == [1, 2]
+    assert arms == ["infer_mantissa_bits=1", "infer_mantissa_bits=2"]
+
+
+def test_arm_name_stands_for_its_aliases():
+    arms = {"narrow": {"infer_mantissa_bits": 2, "learning_rate": 1e-3}, "wide": {"infer_mantissa_bits": 9}}
+    assert sweep_table({}, listed(arms))[0] == ["narrow", "wide"]
 
 
 def test_short_names_are_unique():
