@@ -107,7 +107,10 @@ def sweep(
         timings["runs"] = compute(plan, cache, agree, watch, checkpoint_seconds)
     timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
-    return _write_view(cache, plan, name, timings)
+    result = _write_view(cache, plan, name, timings)
+    for line in result.problems():
+        console.print(line, highlight=False)
+    return result
 
 
 def _check_number(name: str, value: object, kind: type | UnionType, low: int) -> None:

@@ -78,11 +78,12 @@ def test_wider_sweep_computes_missing_runs_only(reference, tmp_path):
     assert tables(tmp_path) == tables(reference.folder)
 
 
-def test_diverged_run_leaves_the_others_unchanged(reference, tmp_path):
+def test_diverged_run_leaves_the_others_unchanged(reference, tmp_path, capsys):
     result = small_sweep(tmp_path, {"optimizer.learning_rate": [0.01, 1e30]})
     runs = result.runs().set_index("learning_rate")
     assert runs.loc[1e30, "status"] == "diverged"
     assert runs.loc[1e30, "diverged_at"] == 1
+    assert "1 of 2 runs diverged, first at step 1" in capsys.readouterr().err
     assert runs.loc[0.01, "status"] == "finished"
     assert (result.steps().groupby("run").size() == 2).all()
     key = runs.loc[0.01, "run"]
