@@ -29,7 +29,7 @@ WATCHED = ("grad_norm", "entropy", "reward")
 DEAD_BY = 5
 DEAD_FRACTION = 0.25
 DEAD_STEPS = 10
-"""A run is dead from step `DEAD_BY` on, or for this fraction of it and this many steps: fewer may be chance."""
+"""Fraction and number of last steps at zero from which on a run is dead; fewer may be chance."""
 DEAD = {"grad_norm": "zero gradient", "reward": "zero reward"}
 """Metrics that are exactly zero for the rest of a dead run, and how the result reports it."""
 
