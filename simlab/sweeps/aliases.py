@@ -10,7 +10,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jaxtyping import PyTree
 
@@ -103,19 +103,26 @@ def response_length(table: Mapping[str, Json], value: Json) -> Changes:
         wanted = number(value, int)
     if "task" not in table:
         raise ValueError("response_length needs a task. Name one, for example task = 'add'.")
-    lengths: dict[int, int] = {}
+    lengths = set()
     for difficulty in range(1, LARGEST_DIFFICULTY + 1):
         changed = _with_field(table["task"], "difficulty", difficulty)
         try:
             task: Task = read(Task, changed, "task").record
         except ValueError:
             continue
-        lengths.setdefault(task.response_length, difficulty)
-        if task.response_length >= wanted:
-            break
-    if wanted not in lengths:
-        raise ValueError(f"response_length must be one of {sorted(lengths)} for this task, got {wanted}.")
-    return {"task.difficulty": lengths[wanted]}
+        lengths.add(task.response_length)
+        if task.response_length == wanted:
+            return {"task.difficulty": difficulty}
+    raise ValueError(f"response_length must be one of {_ranges(lengths)} for this task, got {wanted}.")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return integers as text, such as `2, 5 to 9`."""
+    ordered = sorted(numbers)
+    starts = [n for n in ordered if n - 1 not in ordered]
+    ends = [n for n in ordered if n + 1 not in ordered]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in pairs)
 
 
 ALIASES: dict[str, Callable[[Mapping[str, Json], Json], Changes]] = {

@@ -92,7 +92,8 @@ def test_response_length_chooses_the_difficulty():
     [
         ({"infer_mantissa_bits": 30}, "infer_mantissa_bits must be at least 0 and at most 21, got 30"),
         ({"infer_mantissa_bits": 2.5}, "infer_mantissa_bits must be an integer, got 2.5"),
-        ({"response_length": 1000}, "response_length must be one of"),
+        ({"response_length": 0}, r"response_length must be one of 12 to 18 for this task, got 0\."),
+        ({"response_length": 500}, r"response_length must be one of 12 to 18 for this task, got 500\."),
         ({"learning_rate": -1}, "optimizer.learning_rate"),
         ({"temperature": 1}, "did you mean 'sampling.temperature'"),
         ({"mantissa_bits": 3}, f"did you mean '{SITE}.format.mantissa_bits'"),
