@@ -125,6 +125,9 @@ def test_alias_column_when_another_sweep_computed_the_runs(reference, tmp_path):
     assert result.manifest["config"]["computed"] == 0
     frame = result.frame(["response_length", "task.difficulty"])
     assert set(frame["task.difficulty"]) == {2}
+    assert set(frame["response_length_config"]) == set(lengths)
+    pd.testing.assert_series_equal(frame["response_length"], result.steps()["response_length"])
+    assert len(result.curves("reward", by="response_length").axes[0].lines) == 1
     assert "task.difficulty" in result.stored_runs()
     assert list(result.runs()["response_length"]) == lengths * 2
     pd.testing.assert_frame_equal(load(tmp_path).runs(), result.runs())
