@@ -129,7 +129,7 @@ def with_reference(spec: RunSpec, first: Mapping[str, Mapping[str, float]]) -> R
 
 
 def count_per_batch(run: Run) -> int:
-    """Return how many runs are computed side by side: a GPU takes many for the price of a few."""
+    """Return the number of runs per batch: larger on a GPU, where more runs take hardly more time."""
     return SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_runs_per_batch())
 
 

@@ -70,8 +70,6 @@ def sweep(
     options = {"runs_per_batch": chosen, "workers": workers, "executor": executor, "address": address}
     result = _compute(described, folder, **options, yes=yes, watch=watch, checkpoint_seconds=checkpoint)
     typer.echo(f"results: {folder} (runs, steps, vectors; {result.manifest['timings']['total']:.1f} s)")
-    for line in result.problems():
-        typer.echo(line)
 
 
 def _compute(described: "Described", folder: Path, **options: Any) -> "SweepResult":

@@ -191,6 +191,8 @@ ADVANTAGES: dict[str, Estimator] = {
     "otb": OptimalTokenBaseline(),
     "otb_full_tail": OptimalTokenBaseline(zero_tail=False),
 }
+GROUP_BASELINES = (grpo, grpo_no_std, rloo, gpg)
+"""Advantages that are zero in a group of one response."""
 
 
 def group_filter(batch: TokenBatch) -> SequenceMask:

@@ -9,12 +9,16 @@
 | `response_length` | `task.difficulty`, as the difficulty whose longest response has so many tokens |
 """
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+from jaxtyping import PyTree
 
 from simlab.core.json_value import Json
 from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
-from simlab.sweeps.config_reader import number, read, reading
+from simlab.sweeps.config_reader import catalog_name, number, plain, read, reading
+from simlab.sweeps.own_records import SOURCE, describe_own
 from simlab.tasks import Task
 
 Changes = dict[str, Json]
@@ -34,6 +38,15 @@ OPERAND_ALIASES = {
     "infer_rounding": "rounding",
 }
 """Aliases of a field of both operands."""
+COLUMNS = {
+    alias: tuple(f"{PROJECTION}.{name}{end}" for name in OPERANDS for end in dict.fromkeys(("", *ends)))
+    for alias, ends in {
+        "infer_format": (".format",),
+        "infer_mantissa_bits": (".format", ".format.mantissa_bits"),
+        "infer_rounding": (".rounding",),
+    }.items()
+} | {"response_length": ("task.difficulty",)}
+"""Aliases with a column of their own, and the columns of the fields that they set."""
 
 
 def check_named_once(table: Mapping[str, Json]) -> None:
@@ -90,19 +103,26 @@ def response_length(table: Mapping[str, Json], value: Json) -> Changes:
         wanted = number(value, int)
     if "task" not in table:
         raise ValueError("response_length needs a task. Name one, for example task = 'add'.")
-    lengths: dict[int, int] = {}
+    lengths = set()
     for difficulty in range(1, LARGEST_DIFFICULTY + 1):
         changed = _with_field(table["task"], "difficulty", difficulty)
         try:
             task: Task = read(Task, changed, "task").record
         except ValueError:
             continue
-        lengths.setdefault(task.response_length, difficulty)
-        if task.response_length >= wanted:
-            break
-    if wanted not in lengths:
-        raise ValueError(f"response_length must be one of {sorted(lengths)} for this task, got {wanted}.")
-    return {"task.difficulty": lengths[wanted]}
+        lengths.add(task.response_length)
+        if task.response_length == wanted:
+            return {"task.difficulty": difficulty}
+    raise ValueError(f"response_length must be one of {_ranges(lengths)} for this task, got {wanted}.")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return integers as text, such as `2, 5 to 9`."""
+    ordered = sorted(numbers)
+    starts = [n for n in ordered if n - 1 not in ordered]
+    ends = [n for n in ordered if n + 1 not in ordered]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in pairs)
 
 
 ALIASES: dict[str, Callable[[Mapping[str, Json], Json], Changes]] = {
@@ -113,6 +133,15 @@ ALIASES: dict[str, Callable[[Mapping[str, Json], Json], Changes]] = {
     "response_length": response_length,
 }
 """From a run in plain values and the alias's value to changes of its fields, in the order of application."""
+
+
+def column_value(value: PyTree) -> Json:
+    """Return an alias's value for a column: an integer, the name of a record, or a table as text."""
+    if dataclasses.is_dataclass(value):
+        value = catalog_name(value) or describe_own(value)
+    if isinstance(value, Mapping):
+        return value["name"] if set(value) <= {"name", SOURCE.lstrip(".")} else str(plain(value))
+    return value if isinstance(value, str) else number(value, int)
 
 
 def _operands(table: Mapping[str, Json]) -> list[tuple[str, Site]]:

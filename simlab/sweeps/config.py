@@ -17,19 +17,22 @@ from simlab.core.ranges import SEED, STEPS
 from simlab.engines import Site
 from simlab.formats import ROUNDINGS, StochasticRounding
 from simlab.objectives import Objective, TokenBatch, objective_value
-from simlab.sweeps.aliases import ALIASES, check_named_once
+from simlab.objectives.advantages import GROUP_BASELINES
+from simlab.sweeps.aliases import ALIASES, COLUMNS, check_named_once, column_value
 from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config_reader import (
     FieldError,
     default_of,
     number,
+    override_owners,
     paths_below,
     read,
     read_fields,
     reading,
 )
 from simlab.sweeps.start import model_of_start, read_start, start_key
+from simlab.sweeps.verl_names import VERL_NAMES
 from simlab.training.recipe import Recipe
 
 OWN_FIELDS: dict[str, Json] = {"steps": 100, "seed": 0, "warm_start": None}
@@ -52,6 +55,8 @@ class RunConfig:
       `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed:
       a table gives another policy on another processor, a file travels.
 
+    `aliases` holds the values given by the names of `simlab.sweeps.aliases.COLUMNS`.
+
     A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), a table of its fields, with the `name`
     of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a record of a
     researcher as `"mymodule:name"`, or the record itself.
@@ -59,6 +64,7 @@ class RunConfig:
 
     recipe: Recipe = dataclasses.field(repr=False, compare=False)
     table: Mapping[str, Json]
+    aliases: Mapping[str, Json] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def steps(self) -> int:
@@ -94,24 +100,31 @@ def run_config(
             f"got {shorten(values)}."
         )
     for given in (changes or {}, {} if isinstance(values, RunConfig) else values):
+        for name, value in given.items():
+            _check_known(name, value)
         check_named_once(given)
     table = values.as_dict() if isinstance(values, RunConfig) else _with_defaults(values)
     changes = {name: _plain_value(name, value) for name, value in (changes or {}).items()}
     short = {name: table.pop(name) for name in ALIASES if name in table}
     table = _change_fields(table, {name: value for name, value in changes.items() if name not in ALIASES})
     short |= {name: changes[name] for name in ALIASES if name in changes}
+    used = {}
     for name in ALIASES:
-        for dotted, value in ALIASES[name](table, short[name]).items() if name in short else ():
+        set_fields = ALIASES[name](table, short[name]) if name in short else {}
+        for dotted, value in set_fields.items():
             if dotted not in changes:
                 table = _change_field(table, dotted.split("."), value)
-    for name in table:
-        _check_known(name)
+        # A change of a field below is kept.
+        below = tuple(f"{dotted}." for dotted in set_fields)
+        table = _change_fields(table, {path: changes[path] for path in changes if path.startswith(below)})
+        if name in COLUMNS and set_fields and not set(set_fields) & set(changes):
+            used[name] = column_value(short[name])
     if "model" not in table and table.get("warm_start") is not None:
         table["model"] = model_of_start(table["warm_start"])
     for name, field in _RECIPE_FIELDS.items():
         if name not in table and default_of(field) is dataclasses.MISSING:
             raise ValueError(f"{name} must be given, for example {name} = {EXAMPLES[name]!r}.")
-    return _check_table(table)
+    return dataclasses.replace(_check_table(table), aliases=used)
 
 
 def _with_defaults(values: Mapping[str, Json]) -> dict[str, Json]:
@@ -154,13 +167,19 @@ def _check_table(table: Mapping[str, Json]) -> RunConfig:
     )
 
 
-def _check_known(name: str) -> None:
+def _check_known(name: PyTree, value: Json) -> None:
     """Raise `ValueError` for an unknown field, naming the path of a nested field of that name."""
-    if name in FIELDS:
+    if not isinstance(name, str):
+        raise ValueError(f"a field of the run must be a name, got {shorten(name)}.")
+    if name in ALIASES or name.partition(".")[0] in FIELDS:
         return
-    paths = [path for path in nested_fields() if path.rpartition(".")[2] == name]
+    name = next((path for path, _ in flatten({name: value})), name)
+    last = name.rpartition(".")[2]
+    paths = [path for path in nested_fields() if path.rpartition(".")[2] == last]
+    paths = [VERL_NAMES[last]] if last in VERL_NAMES else paths
     if paths:
-        others = f" ({len(paths) - 1} other fields have this name)" if len(paths) > 1 else ""
+        count = len(paths) - 1
+        others = f" ({count} other field{'s have' if count > 1 else ' has'} this name)" if count else ""
         raise ValueError(f"unknown field of the run {shorten(name)}; did you mean {paths[0]!r}?{others}")
     lookup(dict.fromkeys((*FIELDS, *ALIASES)), name, "field of the run")
 
@@ -170,7 +189,8 @@ def nested_fields() -> tuple[str, ...]:
     """Return the dotted path of every field below those of a run, without the training engine's."""
     hints = typing.get_type_hints(Recipe).items()
     paths = dict.fromkeys(path for field, hint in hints for path in paths_below(hint, field))
-    return tuple(path for path in paths if not path.startswith("engines.train."))
+    overrides = (f"objective.{name}" for name in override_owners())
+    return (*(path for path in paths if not path.startswith("engines.train.")), *overrides)
 
 
 def recipe_of(config: RunConfig) -> Recipe:
@@ -226,6 +246,13 @@ def _check_objective(recipe: Recipe) -> None:
     """Raise `ValueError` for stages that do not fit together, by tracing the objective on shapes."""
     # Numbers were checked where they were read.
     leaves, structure = jax.tree_util.tree_flatten_with_path(recipe.objective)
+    advantage: PyTree = getattr(recipe.objective, "advantage", None)
+    if recipe.group_size == 1 and advantage in GROUP_BASELINES:
+        raise FieldError(
+            "group_size",
+            f"must be at least 2 for the advantage {advantage.__name__}, which compares the responses to a "
+            f"prompt, got 1.",
+        )
     with reading("objective"):
         for path, leaf in leaves:
             if callable(leaf):

@@ -10,7 +10,8 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -26,9 +27,18 @@ from simlab.engines import ENGINES, Engine, EnginePair, Site, find_pair
 from simlab.formats import FORMATS, ROUNDINGS, SCALINGS, Format, Rounding, Scaling, StochasticRounding
 from simlab.formats.format import with_float32_range
 from simlab.models.config import MODELS, TransformerConfig
-from simlab.objectives import OBJECTIVES, Objective, override_names, with_overrides, with_suffixes
+from simlab.objectives import (
+    OBJECTIVE_MODIFIERS,
+    OBJECTIVES,
+    Objective,
+    get_objective,
+    override_names,
+    with_overrides,
+    with_suffixes,
+)
 from simlab.objectives.objective import CHOICES, SWITCHES
 from simlab.sweeps.own_records import describe_own, load_own
+from simlab.sweeps.verl_names import VERL_NAMES
 from simlab.tasks import TASKS, Task
 from simlab.training.schedules import SCHEDULES, Schedule
 
@@ -127,7 +137,9 @@ def read(hint: object, value: Json, path: str) -> Read:
 
 def paths_below(hint: object, above: str) -> Iterator[str]:
     """Yield the dotted path of every field of the records below `above`."""
-    for option in (hint, *typing.get_args(hint)):
+    options = (hint, *typing.get_args(hint))
+    bases = [option for option in options if isinstance(option, type) and option in CLASSES]
+    for option in (*options, *(cls for base in bases for cls in CLASSES[base][0].values())):
         if dataclasses.is_dataclass(option):
             for name, inner in typing.get_type_hints(option).items():
                 yield f"{above}.{name}"
@@ -136,12 +148,20 @@ def paths_below(hint: object, above: str) -> Iterator[str]:
 
 def _check_field(hints: Mapping[str, object], name: str, fields: Mapping[str, object]) -> None:
     """Raise `ValueError` for an unknown field, naming a similar one of the records below."""
+    _check_verl_name(fields, name, "field")
     if name not in fields and not difflib.get_close_matches(name, fields):
         paths = [path for field in fields for path in paths_below(hints[field], field)]
         below = {path.rpartition(".")[2]: path for path in reversed(paths)}
         if close := difflib.get_close_matches(name, below, n=1):
             raise ValueError(f"unknown field {name!r}; did you mean {below[close[0]]!r}?")
     lookup(fields, name, "field")
+
+
+def _check_verl_name(fields: Iterable[str], name: str, kind: str) -> None:
+    """Raise `ValueError` for verl's name of one of `fields`."""
+    ours = VERL_NAMES.get(name, "").rpartition(".")[2]
+    if name not in fields and ours in fields:
+        raise ValueError(f"unknown {kind} {name!r}; did you mean {ours!r}?")
 
 
 def read_fields(cls: type, values: Table, present: PyTree = None) -> Read:
@@ -256,7 +276,8 @@ def number(value: Json, kind: type) -> Json:
             raise ValueError(f"must be true or false, got {shorten(value)}.")
         return bool(value)
     if is_bool or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"must be a number, got {shorten(value)}.")
+        word = "an integer" if kind is int else "a number"
+        raise ValueError(f"must be {word}, got {shorten(value)}.")
     if kind is float:
         try:
             return shortest(float(value))
@@ -346,7 +367,7 @@ def _read_named(value: Json, hint: object) -> Read:
     word, resolve = RECORDS[kind]
     kinds = ALTERNATIVES.get(kind, (kind,))
     if isinstance(value, GIVEN.get(kind, kinds)):
-        value = _catalog_name(value) or describe_own(value)
+        value = catalog_name(value) or describe_own(value)
     name, changes = _name_and_changes(value)
     record, own = _look_up_entry(name, changes, resolve)
     if not isinstance(record, kinds):
@@ -355,10 +376,10 @@ def _read_named(value: Json, hint: object) -> Read:
     return Read(reading.record, {"name": name} | own | reading.plain)
 
 
-def _catalog_name(record: PyTree) -> str | None:
+def catalog_name(record: PyTree) -> str | None:
     """Return the name of a record that is an entry of a catalog, or a pair of two engines that are."""
     if isinstance(record, EnginePair) and record.replay == "none":
-        train, infer = _catalog_name(record.train), _catalog_name(record.infer)
+        train, infer = catalog_name(record.train), catalog_name(record.infer)
         return f"{train}/{infer}" if train and infer else None
     return next((name for catalog in CATALOGS for name, entry in catalog.items() if entry is record), None)
 
@@ -366,7 +387,7 @@ def _catalog_name(record: PyTree) -> str | None:
 def _look_up_entry(
     name: str, changes: dict[str, Json], resolve: Callable[[str, Entry], PyTree]
 ) -> tuple[PyTree, dict[str, str]]:
-    """Return the entry called `name`, and the source of what in it is not built in."""
+    """Return the entry called `name`, and the source code of its user-defined parts."""
     if not isinstance(name, str) or not references(name):
         return resolve(name, lookup), {}
     records, source = load_own(name, changes.pop("source", None))
@@ -379,7 +400,11 @@ def _look_up_entry(
 def _overridden(objective: PyTree, name: str, changes: Table) -> Read:
     canonical = {}
     for override in sorted(changes):
-        lookup(dict.fromkeys(override_names(objective)), override, "field of objective")
+        names, kind = override_names(objective), "field of objective"
+        _check_verl_name(names, override, kind)
+        if override not in names and (owner := _owner_of(override, name)):
+            raise ValueError(f"unknown {kind} {override!r}, which {owner!r} has; allowed: {', '.join(names)}")
+        lookup(dict.fromkeys(names), override, kind)
         written = changes[override]
         with reading(override):
             if isinstance(written, tuple | list):
@@ -391,6 +416,24 @@ def _overridden(objective: PyTree, name: str, changes: Table) -> Read:
         objective = with_overrides(objective, name, **{override: value})
         canonical[override] = list(value) if isinstance(value, tuple) else value
     return Read(objective, canonical)
+
+
+@cache
+def override_owners() -> dict[str, list[str]]:
+    """Return each override of the built-in objectives with the suffixes and presets that have it."""
+    owners: dict[str, list[str]] = {}
+    for owner in (*(f"+{suffix}" for suffix in OBJECTIVE_MODIFIERS), *OBJECTIVES):
+        record = get_objective(f"grpo{owner}" if owner.startswith("+") else owner)
+        for override in override_names(record):
+            owners.setdefault(override, []).append(owner)
+    return owners
+
+
+def _owner_of(override: str, name: str) -> str:
+    """Return an objective like `name` that has `override`, "" if there is none."""
+    first = next(iter(override_owners().get(override, ())), "")
+    base = name.partition("+")[0]
+    return f"{base if base in OBJECTIVES else 'grpo'}{first}" if first.startswith("+") else first
 
 
 def _name_and_changes(value: Json) -> tuple[PyTree, dict[str, Json]]:

@@ -60,7 +60,7 @@ def work(
 
 
 def build_member(run: PlannedRun, cache: ResultCache) -> BatchedRun:
-    """Return the run as a member of a batch; trains its warm start if that is a recipe not yet followed."""
+    """Return the run as a member of a batch; train its warm start if that is a table and not trained yet."""
     recipe = swept_recipe(run.config)
     params = load_initial_params(
         run.config.warm_start, recipe.task, recipe.model, run.config.seed, cache.folder / POLICIES
@@ -99,7 +99,7 @@ def chunk_event(keys: Sequence[str], live: Mapping[str, Json]) -> dict[str, Json
 
 
 def start_members(runs: Sequence[PlannedRun], cache: ResultCache, report: Report) -> list[BatchedRun]:
-    """Return the runs as members, each as far as a sweep that was killed has brought it."""
+    """Return the runs as members of a batch, resumed from their checkpoints if there are any."""
     members = [replace(build_member(run, cache), progress=cache.progress(run.key)) for run in runs]
     for run, member in zip(runs, members, strict=True):
         if member.progress is not None:
@@ -166,7 +166,7 @@ def _live(made: Sequence[int], parts: Sequence[Arrays]) -> dict[str, Json]:
 
 
 def save_checkpoints(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache) -> None:
-    """Keep the runs of a batch as far as they are."""
+    """Write a checkpoint of each run of a batch."""
     for run, member in zip(runs, members, strict=True):
         assert member.progress is not None
         cache.save_checkpoint(run.key, member.progress)

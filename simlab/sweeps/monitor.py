@@ -135,15 +135,21 @@ def table_of(arms: dict[str, ArmProgress]) -> Table:
 
 
 def line_of(arms: dict[str, ArmProgress]) -> str:
-    """Return the arms as a line: finished runs, run-steps, reward and mismatch."""
-    finished, runs = (sum(getattr(arm, name) for arm in arms.values()) for name in ("finished", "runs"))
-    started = {name: arm for name, arm in arms.items() if arm.curves["reward"]}
-    if not started:
+    """Return all arms as a line: finished runs, run-steps, mean reward and mismatch, broken runs."""
+    names = ("finished", "runs", "diverged", "dead")
+    finished, runs, diverged, dead = (sum(getattr(arm, name) for arm in arms.values()) for name in names)
+    everything = ArmProgress(
+        curves={name: [curve for arm in arms.values() for curve in arm.curves[name]] for name in LIVE}
+    )
+    if not everything.curves["reward"]:
         return f"{finished}/{runs} runs; no step finished yet"
-    steps = sum(len(curve) for arm in started.values() for curve in arm.curves["reward"])
-    parts = [f"{n} {a.recent('reward'):.2f} / {a.recent('std_rho'):.3f}" for n, a in started.items()]
-    shown = "; ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
-    return f"{finished}/{runs} runs, {steps} run-steps; reward / std of rho: {shown}"
+    steps = sum(map(len, everything.curves["reward"]))
+    reward, mismatch = (everything.recent(name) for name in ("reward", "std_rho"))
+    broken = "".join(f", {n} {word}" for n, word in ((diverged, "diverged"), (dead, "dead")) if n)
+    return (
+        f"{finished}/{runs} runs, {steps} run-steps{broken}; "
+        f"reward {reward:.2f}, std of the IS ratio {mismatch:.3f}"
+    )
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ import jax
 from simlab.core.catalog import shorten
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
-from simlab.sweeps.aliases import PROJECTION
+from simlab.sweeps.aliases import PATHS, PROJECTION
 from simlab.sweeps.code_version import check_settings
-from simlab.sweeps.column_names import short_names
+from simlab.sweeps.column_names import implied_columns, short_names, with_aliases
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid
 from simlab.sweeps.own_records import SOURCE
@@ -164,14 +164,15 @@ def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
     """Name arms as their points do, and by the columns that vary besides, repeats aside."""
-    tables = [columns(config) for config in configs]
+    tables = [with_aliases(columns(config), config.aliases) for config in configs]
     names = dict.fromkeys(name for table in tables for name in table)
     repeats = tuple(f"{name}." for name in REPEATS)
-    spelled = {field for point in grid.points for field in point.named}
+    spelled = {PATHS.get(field, field) for point in grid.points for field in point.named}
+    implied = implied_columns(tables)
     varied = [
         name
         for name in names
-        if name not in REPEATS
+        if name not in {*REPEATS, *implied}
         and not name.startswith(repeats)
         and not name.endswith(SOURCE)
         and not any(name == field or name.startswith(f"{field}.") for field in spelled)

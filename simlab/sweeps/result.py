@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
+CONFIG = "_config"
+"""Ending of a column of the config that has the name of a metric, such as `response_length`."""
 ALWAYS = ("objective",)
 """Columns of the config that `frame` shows although they do not vary."""
 
@@ -83,7 +85,7 @@ class SweepResult:
         """Return one row per run and step: the scalar metrics, the arm, and columns of the config.
 
         `columns` are short names or full paths, and keep the given name; by default the objective
-        and all columns that vary.
+        and all columns that vary. One with the name of a metric gets the ending `_config`.
         Raises `ValueError` for a column that no run has, listing the columns.
         """
         return self._join_runs(self.steps(), columns)
@@ -94,7 +96,7 @@ class SweepResult:
 
     def _join_runs(self, table: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
         chosen = self._chosen(columns)
-        frame = table.merge(chosen, on="run", sort=False)
+        frame = table.merge(chosen, on="run", sort=False, suffixes=("", CONFIG))
         frame.attrs = dict(chosen.attrs)
         return frame
 
@@ -108,7 +110,8 @@ class SweepResult:
         from simlab.sweeps.sweep_curves import draw_curves
 
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        return draw_curves(self.frame(None if by == "arm" else [by]), names, by, smooth)
+        frame = self.frame(None if by == "arm" else [by])
+        return draw_curves(frame, names, f"{by}{CONFIG}" if f"{by}{CONFIG}" in frame else by, smooth)
 
     @staticmethod
     def varying(table: pd.DataFrame) -> list[str]:
@@ -123,6 +126,8 @@ class SweepResult:
             paths = runs.attrs[PATHS]
             columns = [n for n in shown if n not in OWN and not str(paths.get(n)).endswith(SOURCE)]
         short = {path: name for name, path in runs.attrs[PATHS].items()}
+        left_out = [name for name in columns if name in self._runs and name not in {*short, *runs}]
+        runs = runs.join(self._runs[left_out])
         named = {short.get(name, name): name for name in columns}
         absent = [name for name in named if name not in runs]
         if absent:

@@ -1,5 +1,6 @@
 """Initial policies: a file of parameters identified by its content, or training on demonstrations."""
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,8 +49,7 @@ def read_start(value: Json, model: TransformerConfig) -> Json:
     start = {"file": str(path), "sha256": _digest(path, written)}
     if isinstance(value, Mapping):
         _check_table_of_file(value, start)
-    with reading("warm_start"):
-        _check_fit(path, written, model)
+    _check_model(path, written, model)
     return start
 
 
@@ -80,13 +80,8 @@ def _preset_of(path: Path, written: int) -> Json:
         ({"name": name, "qk_norm": False}, replace(each, qk_norm=False)) for name, each in MODELS.items()
     ]
     for value, config in (*MODELS.items(), *without):
-        try:
-            _check_fit(path, written, config)
-        except DamagedCheckpointError:
-            raise
-        except ValueError:
-            continue
-        return value
+        if _fits(path, written, config):
+            return value
     raise ValueError(f"model must be given, because {path.name} fits none of {', '.join(MODELS)}.")
 
 
@@ -140,7 +135,7 @@ def _find(name: str) -> Path:
             f"warm_start: no shipped policy has the content {shorten(name)}. Give the path of its file "
             "(in `simlab explain`: --params FILE)."
         )
-    hint, names = suggest(name, [path.stem for path in stored])
+    hint, names = suggest(name, [path.stem for path in stored], "experiments/warm_starts")
     raise ValueError(f"warm_start: no file {shorten(name)}; {hint}there are: {', '.join(names) or 'none'}")
 
 
@@ -150,12 +145,37 @@ def _digest(path: Path, written: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def _check_model(path: Path, written: int, model: TransformerConfig) -> None:
+    """Raise `ValueError` naming both models if the file holds parameters of another than `model`."""
+    with reading("warm_start"):
+        if _fits(path, written, model):
+            return
+    wanted = f"that of the warm start {path.stem}, which fits no preset"
+    with contextlib.suppress(ValueError):
+        preset = read(TransformerConfig, _preset_of(path, written), "model").record
+        wanted = f"{_describe_model(preset)}, the model of the warm start {path.stem}"
+    raise ValueError(f"model must be {wanted}, got {_describe_model(model)}.")
+
+
+def _describe_model(model: TransformerConfig) -> str:
+    """Return the preset that is most like `model`, and the fields that differ."""
+    changes = {
+        name: {field: value for field, value in vars(model).items() if value != getattr(preset, field)}
+        for name, preset in MODELS.items()
+    }
+    name = min(changes, key=lambda name: len(changes[name]))
+    differing = ", ".join(f"{field} = {value}" for field, value in changes[name].items())
+    return f"{name} with {differing}" if differing else name
+
+
 @lru_cache(maxsize=64)
-def _check_fit(path: Path, written: int, model: TransformerConfig) -> None:
+def _fits(path: Path, written: int, model: TransformerConfig) -> bool:
+    """Return whether the file holds the parameters of `model`; raise an error for a damaged file."""
     del written
     try:
         load_tree(path, _like(model))
     except DamagedCheckpointError:
         raise
-    except ValueError as error:
-        raise ValueError(f"model must be that of the warm start {path.stem}: {error}") from error
+    except ValueError:
+        return False
+    return True

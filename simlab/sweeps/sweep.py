@@ -17,6 +17,7 @@ from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console, describe_minutes
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
+from simlab.sweeps.column_names import with_aliases
 from simlab.sweeps.compile_cache import compute_on_one_thread, enable_compile_cache
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
@@ -106,7 +107,10 @@ def sweep(
         timings["runs"] = compute(plan, cache, agree, watch, checkpoint_seconds)
     timings["computing"] = cache.computing_seconds(run.key for run in plan.runs)
     timings["total"] = time.perf_counter() - began
-    return _write_view(cache, plan, name, timings)
+    result = _write_view(cache, plan, name, timings)
+    for line in result.problems():
+        console.print(line, highlight=False)
+    return result
 
 
 def _check_number(name: str, value: object, kind: type | UnionType, low: int) -> None:
@@ -136,7 +140,10 @@ def _ask_to_start(minutes: float, yes: bool) -> bool:
 
 def _write_view(cache: ResultCache, plan: Plan, name: str, timings: Mapping[str, float]) -> SweepResult:
     """Write the tables of this sweep next to the result cache: the same bytes however it came about."""
-    table = runs_table([cache.record(run.key) for run in plan.runs], [run.arm for run in plan.runs])
+    records = [dict(cache.record(run.key)) for run in plan.runs]
+    for record, run in zip(records, plan.runs, strict=True):
+        record["columns"] = with_aliases(record["columns"], run.config.aliases)
+    table = runs_table(records, [run.arm for run in plan.runs])
     result = SweepResult(cache.folder, table)
     cache.lock_view()
     try:

@@ -12,8 +12,8 @@
   `..._by_pi_train` metric is a bin, between `simlab.metrics.PROBABILITY_EDGES[index]` and the next edge |
 
 A field that a run does not have (the `clip_low` of an objective without one) is empty in its row. A run that
-diverges (one of `WATCHED` is not finite) keeps the step at which it did, and has no later rows. A run is dead
-if its gradient or its reward is exactly zero to the end, from step `DEAD_BY` or from the first half on.
+diverges (one of `WATCHED` is not finite) keeps the step at which it did, and has no later rows. `dead_since`
+defines which runs are dead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,9 @@ from simlab.core.json_value import Json
 # Not finite only when something broke; other metrics are NaN where there is nothing to average.
 WATCHED = ("grad_norm", "entropy", "reward")
 DEAD_BY = 5
+DEAD_FRACTION = 0.25
+DEAD_STEPS = 10
+"""Fraction and number of last steps at zero from which on a run is dead; fewer may be chance."""
 DEAD = {"grad_norm": "zero gradient", "reward": "zero reward"}
 """Metrics that are exactly zero for the rest of a dead run, and how the result reports it."""
 
@@ -52,8 +55,8 @@ def diverged_at(metrics: Metrics) -> int:
 def dead_since(metrics: Metrics) -> tuple[int, str]:
     """Return the step from which a run is dead and why, or (-1, "").
 
-    A metric of `DEAD` must be zero for the last `DEAD_BY` steps or more, beginning at step `DEAD_BY` or in
-    the first half of the run.
+    A metric of `DEAD` must be zero to the end: from step `DEAD_BY` or earlier on and for `DEAD_BY` steps or
+    more, or for the last `DEAD_FRACTION` of the run and `DEAD_STEPS` steps or more.
     """
     for name, why in DEAD.items():
         if name not in metrics:
@@ -61,7 +64,9 @@ def dead_since(metrics: Metrics) -> tuple[int, str]:
         values = np.asarray(metrics[name])
         moving = np.flatnonzero(values != 0)
         since = int(moving[-1]) + 1 if len(moving) else 0
-        if len(values) - since >= DEAD_BY and since <= max(DEAD_BY, len(values) // 2):
+        zeros = len(values) - since
+        is_early = since <= DEAD_BY and zeros >= DEAD_BY
+        if is_early or zeros >= max(DEAD_STEPS, DEAD_FRACTION * len(values)):
             return since, why
     return -1, ""
 

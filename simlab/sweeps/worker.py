@@ -1,6 +1,7 @@
 """A worker process: `python -m simlab.sweeps.worker FOLDER JOB INDEX`.
 
-It works until nothing is missing. It ends when its standard input does, which is when its parent ends.
+It works until no run is missing. Its standard input is a pipe from its parent: at the end of the input, the
+parent has ended, and the worker exits.
 """
 
 import json

@@ -102,7 +102,7 @@ def test_read_sweep_restores_lists(tmp_path):
         (["nope", "--model", "tiny-moe"], r"must be a sweep directory or a warm start, .*there are: "),
         (
             ["add-tiny-moe-0", "--pair", "f32/bf16", "--model", "tiny-llama"],
-            r"simlab: warm_start: model must be that of the warm start add-tiny-moe-0: ",
+            r"simlab: model must be tiny-moe, the model of the warm start add-tiny-moe-0, got tiny-l",
         ),
         (["SWEEP", "--params", "nope.npz"], r"Invalid value for '--params'.* 'nope.npz' does not exist"),
         (["add-tiny-llama-0", "--pair", "f32/bf16", "--prompts", "0"], r"Invalid value for '--prompts'"),

@@ -6,9 +6,10 @@ import pytest
 
 import simlab
 from simlab.formats import FORMATS
-from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.column_names import short_names, with_short_names
-from simlab.sweeps.grids import grid
+from simlab.sweeps import SweepResult, recipe_of, run_config
+from simlab.sweeps.column_names import short_names, with_aliases, with_short_names
+from simlab.sweeps.config import columns
+from simlab.sweeps.grids import as_grid, grid, listed
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.tables import dead_since
 
@@ -91,7 +92,8 @@ def test_response_length_chooses_the_difficulty():
     [
         ({"infer_mantissa_bits": 30}, "infer_mantissa_bits must be at least 0 and at most 21, got 30"),
         ({"infer_mantissa_bits": 2.5}, "infer_mantissa_bits must be an integer, got 2.5"),
-        ({"response_length": 1000}, "response_length must be one of"),
+        ({"response_length": 0}, r"response_length must be one of 12 to 18 for this task, got 0\."),
+        ({"response_length": 500}, r"response_length must be one of 12 to 18 for this task, got 500\."),
         ({"learning_rate": -1}, "optimizer.learning_rate"),
         ({"temperature": 1}, "did you mean 'sampling.temperature'"),
         ({"mantissa_bits": 3}, f"did you mean '{SITE}.format.mantissa_bits'"),
@@ -131,6 +133,62 @@ def test_plain_sweep_runs_as_written(tmp_path):
     assert by_bits.is_monotonic_decreasing
 
 
+BASE = {"task": "add", "model": "tiny-llama", "steps": 2}
+
+
+def sweep_table(base, over):
+    """Return the arms of a grid and the short columns of its runs."""
+    runs = expand({**BASE, **base}, as_grid(over), 4)
+    records = [with_aliases(columns(run.config), run.config.aliases) for run in runs]
+    return [run.arm for run in runs], with_short_names(pd.DataFrame(records))
+
+
+@pytest.mark.parametrize(
+    ("base", "alias", "values"),
+    [
+        ({"infer_format": "e4m3"}, "infer_mantissa_bits", [2, 3]),
+        ({"engines": "f32/fp8-e4m3"}, "infer_mantissa_bits", [1, 2, 3]),
+        ({"engines": "f32/bf16"}, "infer_mantissa_bits", [6, 7]),
+        ({"engines": "f32/bf16"}, "infer_rounding", ["nearest_even", "toward_zero"]),
+        ({}, "infer_format", ["fp32", "bf16", "e4m3"]),
+        ({}, "response_length", [12, 14]),
+        ({}, "infer_format", [FORMATS["bf16"], "e4m3"]),
+    ],
+)
+def test_swept_alias_is_in_column_and_label(base, alias, values):
+    arms, table = sweep_table(base, {alias: values})
+    expected = ["bf16" if value is FORMATS["bf16"] else value for value in values]
+    assert list(table[alias]) == expected
+    assert arms == [value if isinstance(value, str) else f"{alias}={value}" for value in expected]
+    assert SweepResult.varying(table) == [alias]
+    assert len(set(table)) == len(list(table))
+
+
+def test_alias_columns_combine():
+    arms, table = sweep_table(
+        {"infer_format": "e4m3"}, {"engines": ["f32/f32", "f32/bf16"], "infer_mantissa_bits": [2, 3.0]}
+    )
+    assert set(table["infer_format"]) == {"e4m3"}
+    assert list(table["infer_mantissa_bits"]) == [2, 3, 2, 3]
+    assert arms[:2] == ["f32/f32, infer_mantissa_bits=2", "f32/f32, infer_mantissa_bits=3"]
+
+
+def test_alias_column_keeps_a_change_of_one_operand():
+    path = f"{SITE}.format.mantissa_bits"
+    arms, table = sweep_table({"infer_format": "e4m3"}, {path: [1, 2]})
+    assert list(table["infer_format"]) == ["e4m3"] * 2
+    assert arms == ["infer_mantissa_bits=1", "infer_mantissa_bits=2"]
+    assert list(table["infer_mantissa_bits"]) == [1, 2]
+    arms, table = sweep_table({"infer_mantissa_bits": 3}, {path: [1, 2]})
+    assert list(table["infer_mantissa_bits"]) == [1, 2]
+    assert arms == ["infer_mantissa_bits=1", "infer_mantissa_bits=2"]
+
+
+def test_arm_name_stands_for_its_aliases():
+    arms = {"narrow": {"infer_mantissa_bits": 2, "learning_rate": 1e-3}, "wide": {"infer_mantissa_bits": 9}}
+    assert sweep_table({}, listed(arms))[0] == ["narrow", "wide"]
+
+
 def test_short_names_are_unique():
     paths = ["seed", "warm_start.seed", "task.seed", "optimizer.learning_rate", "objective", "task"]
     names = short_names(paths)
@@ -156,6 +214,12 @@ def test_short_names_join_equal_operands():
         ([1] * 20, [1] * 19 + [0], (-1, "")),
         ([1] * 20, [0] * 19 + [1], (-1, "")),
         ([0] * 3, [1] * 3, (-1, "")),
+        ([1] * 100, [1] * 60 + [0] * 40, (60, "zero reward")),
+        ([1] * 55 + [0] * 45, [1] * 100, (55, "zero gradient")),
+        ([1] * 100, [1] * 75 + [0] * 25, (75, "zero reward")),
+        ([1] * 100, [1] * 76 + [0] * 24, (-1, "")),
+        ([1] * 21, [1] * 12 + [0] * 9, (-1, "")),
+        ([1] * 5 + [0] * 5, [1] * 10, (5, "zero gradient")),
     ],
 )
 def test_dead_since_finds_the_zero_tail(gradient, reward, expected):

@@ -196,7 +196,30 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ),
         ({"steps": 2.5}, r"steps must be an integer, got 2.5"),
         ({"steps": 0}, r"steps must be at least 1 and at most 10000000, got 0"),
-        ({"seed": True}, r"seed must be a number, got True"),
+        ({"seed": True}, r"seed must be an integer, got True"),
+        ({"steps": "100"}, r"steps must be an integer, got '100'"),
+        ({1: 2}, r"a field of the run must be a name, got 1\."),
+        ({"entropy_coeff": -1}, r"entropy_coeff must be at least 0, got -1.0"),
+        ({"group_size": 1}, r"group_size must be at least 2 for the advantage grpo, .*, got 1\."),
+        ({"stepsize": 1}, r"'stepsize'; .*allowed: engines, .* \(27 in all: help\(simlab.training.recipe"),
+        ({"lr_warmup_steps": 3}, r"'lr_warmup_steps'; did you mean 'schedule.lr_warmup_steps'\?$"),
+        ({"correction_clip": 3.0}, r"'correction_clip'; did you mean 'objective.correction_clip'\?$"),
+        ({"acrl_gamma": 3.0}, r"'acrl_gamma'; did you mean 'objective.acrl_gamma'\?$"),
+        ({"qk_norm": 1}, r"'qk_norm'; did you mean 'model.qk_norm'\?$"),
+        ({"lr": 1e-3}, r"the run 'lr'; did you mean 'learning_rate'\?$"),
+        ({"rollout.n": 4}, r"the run 'rollout.n'; did you mean 'group_size'\?$"),
+        ({"actor": {"optim": {"lr": 1}}}, r"the run 'actor.optim.lr'; did you mean 'learning_rate'\?$"),
+        ({"ppo_mini_batch_size": 4}, r"did you mean 'minibatches'\?$"),
+        ({"optimizer.lr": 1e-3}, r"optimizer: unknown field 'lr'; did you mean 'learning_rate'\?$"),
+        ({"objective.clip_ratio_low": 0.1}, r"of objective 'clip_ratio_low'; did you mean 'clip_low'\?$"),
+        (
+            {"objective": {"name": "grpo", "correction_clip": 3.0}},
+            r"unknown field of objective 'correction_clip', which 'grpo\+tis' has; allowed: advantage, ",
+        ),
+        (
+            {"objective": {"name": "grpo+tis", "acrl_gamma": 3.0}},
+            r"unknown field of objective 'acrl_gamma', which 'grpo\+acrl' has; allowed: advantage, ",
+        ),
         (
             {"engines.infer.kv_cache": "bf16"},
             r"engines.infer: unknown field 'kv_cache'; did you mean 'attention.cache'\?",
@@ -212,9 +235,20 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
         ({"task.difficulty": 20}, r"task: difficulty must be 1 to 8 digits, got 20"),
-        ({"model.hidden_size": "wide"}, r"model.hidden_size must be a number, got 'wide'"),
+        ({"model.hidden_size": "wide"}, r"model.hidden_size must be an integer, got 'wide'"),
         ({"prompts_per_step": 7}, r"minibatches 4 does not divide 7 prompts per step"),
-        ({"warm_start": "nothing"}, r"warm_start: no file 'nothing'; there are: "),
+        (
+            {"warm_start": "zzz"},
+            r"warm_start: no file 'zzz'; there are: (\S+, ){8}\.\.\. \(\d+ in all: experiments/warm_starts",
+        ),
+        (
+            {"warm_start": "add-tiny-llama-0"},
+            r"^model must be tiny-llama, the model of the warm start add-tiny-llama-0, got tiny-dense\.$",
+        ),
+        (
+            {"warm_start": "chain-moe-5", "model.num_hidden_layers": 1},
+            r"^model must be tiny-moe with qk_norm = False, .*, got tiny-dense with num_hidden_layers = 1\.$",
+        ),
         ({"sampling.top_p": 2}, r"sampling.top_p must be above 0 and at most 1, got 2.0"),
         ({"kl_loss_coeff": 1}, r"unknown field of the run 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
         (
@@ -248,6 +282,10 @@ def test_warm_start_of_another_kind_is_one_error(tmp_path, content, model):
     with pytest.raises(ValueError, match=r"policy\.npz cannot be read: it is damaged, or not a ch") as caught:
         run_config({"task": "add", "warm_start": str(path), **model})
     assert "pickle" not in str(caught.value)
+
+
+def test_group_of_one_is_allowed_without_a_group_baseline():
+    assert recipe_of(run_config(FLAGSHIP, {"objective": "reinforce", "group_size": 1})).group_size == 1
 
 
 def test_run_config_rejects_stages_that_do_not_fit():
@@ -312,7 +350,7 @@ def test_run_key_identifies_warm_start_by_content(tmp_path):
     paths = [save_tree(tmp_path / name, params) for name in ("a.npz", "b.npz")]
     configs = [run_config(BASE, {"warm_start": str(path)}) for path in paths]
     assert run_key(configs[0], 2) == run_key(configs[1], 2) != run_key(run_config(BASE), 2)
-    with pytest.raises(ValueError, match=r"warm_start: .* in .*a.npz is float32"):
+    with pytest.raises(ValueError, match=r"model must be that of the warm start a, .* no preset, got tiny-d"):
         run_config(FLAGSHIP, {"warm_start": str(paths[0]), "model.num_hidden_layers": 1})
 
 
@@ -321,7 +359,7 @@ def test_run_key_identifies_warm_start_by_content(tmp_path):
     [
         ({"model.qk_norm": "false"}, "must be true or false, got 'false'"),
         ({"gradient_checkpointing": "false"}, "must be true or false"),
-        ({"task.train_size": "2"}, "must be a number, got '2'"),
+        ({"task.train_size": "2"}, "must be an integer, got '2'"),
         ({"task.train_size": 2.7}, "must be an integer, got 2.7"),
         ({"objective.clip_low": "0.1"}, "must be a number, got '0.1'"),
         ({"objective.clip_low": True}, "must be a number, got True"),

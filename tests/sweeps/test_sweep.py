@@ -1,12 +1,14 @@
 """A run's bytes depend on its config alone, and nothing is computed twice."""
 
+import shutil
+
 import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES
-from simlab.sweeps import load, sweep
+from simlab.sweeps import load, recipe_of, run_config, sweep
 from simlab.sweeps.grids import grid, listed
 from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH, finish, start, tables
 
@@ -76,11 +78,12 @@ def test_wider_sweep_computes_missing_runs_only(reference, tmp_path):
     assert tables(tmp_path) == tables(reference.folder)
 
 
-def test_diverged_run_leaves_the_others_unchanged(reference, tmp_path):
+def test_diverged_run_leaves_the_others_unchanged(reference, tmp_path, capsys):
     result = small_sweep(tmp_path, {"optimizer.learning_rate": [0.01, 1e30]})
     runs = result.runs().set_index("learning_rate")
     assert runs.loc[1e30, "status"] == "diverged"
     assert runs.loc[1e30, "diverged_at"] == 1
+    assert "1 of 2 runs diverged, first at step 1" in capsys.readouterr().err
     assert runs.loc[0.01, "status"] == "finished"
     assert (result.steps().groupby("run").size() == 2).all()
     key = runs.loc[0.01, "run"]
@@ -113,6 +116,21 @@ def test_named_arms_keep_their_names(tmp_path):
     arms = listed({"none": {"objective": "grpo"}, "TIS": {"objective": "grpo+tis"}}) * grid({"seed": [0, 1]})
     result = small_sweep(tmp_path, arms)
     assert list(result.runs()["arm"]) == ["none", "none", "TIS", "TIS"]
+
+
+def test_alias_column_when_another_sweep_computed_the_runs(reference, tmp_path):
+    shutil.copytree(reference.folder, tmp_path, dirs_exist_ok=True)
+    lengths = [recipe_of(run_config(BASE)).task.response_length]
+    result = small_sweep(tmp_path, {"response_length": lengths, "objective": ["grpo"], "seed": [0, 1]})
+    assert result.manifest["config"]["computed"] == 0
+    frame = result.frame(["response_length", "task.difficulty"])
+    assert set(frame["task.difficulty"]) == {2}
+    assert set(frame["response_length_config"]) == set(lengths)
+    pd.testing.assert_series_equal(frame["response_length"], result.steps()["response_length"])
+    assert len(result.curves("reward", by="response_length").axes[0].lines) == 1
+    assert "task.difficulty" in result.stored_runs()
+    assert list(result.runs()["response_length"]) == lengths * 2
+    pd.testing.assert_frame_equal(load(tmp_path).runs(), result.runs())
 
 
 def test_curves_and_their_errors(reference):

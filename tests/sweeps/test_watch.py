@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simlab.sweeps.monitor import ArmProgress, Monitor, remove_dead_jobs, table_of
+from simlab.sweeps.monitor import ArmProgress, Monitor, line_of, remove_dead_jobs, table_of
 from simlab.sweeps.watch import watch
 
 JOB = "1-0123abcd"
@@ -67,6 +67,17 @@ def test_table_of_shows_whole_labels_at_80_columns():
     shown = "".join("".join(row[1].split()) for row in rows)
     assert "…" not in capture.get()
     assert shown == "".join("".join(label.split()) for label in labels)
+
+
+def test_line_of_has_counts_and_two_numbers():
+    curves = {"reward": [np.array([0.25, 0.75])], "std_rho": [np.array([0.1])]}
+    arms = {
+        f"f32/bf16, learning_rate=0.000{n}": ArmProgress(4, 2, diverged=n % 2, dead=1, curves=curves)
+        for n in range(9)
+    }
+    expected = "18/36 runs, 18 run-steps, 4 diverged, 9 dead; reward 0.50, std of the IS ratio 0.100"
+    assert line_of(arms) == expected
+    assert line_of({"x": ArmProgress(2)}) == "0/2 runs; no step finished yet"
 
 
 def test_watch_ends_with_a_killed_sweep(tmp_path, capsys):
