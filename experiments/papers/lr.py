@@ -257,7 +257,6 @@ LR_DYNAMICS = training_experiment(
     "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
     minutes=90.0,
-    figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     baseline=NONE,
     smoke=(TIS,),
     diagnostics=DIAGNOSTICS,
@@ -268,7 +267,6 @@ LR_ON_POLICY = training_experiment(
     "Do the claims hold in the setting of the paper: on-policy, RLOO, clip 0.2 and 0.28?",
     CLAIMS,
     minutes=70.0,
-    figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving", "lr_rloo_fp16"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),
     shared_diagnostics=("validation",),
@@ -278,7 +276,6 @@ LENGTH_DYNAMICS = training_experiment(
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
     minutes=110.0,
-    figures=("lr_fig6", "lr_fig7", "lr_fig9"),
     baseline=FREE,
     shared_diagnostics=("validation",),
 )
@@ -287,7 +284,6 @@ LENGTH_WIDE_DYNAMICS = training_experiment(
     "Does the triggered schedule help a wider model at the same factor?",
     CLAIMS,
     minutes=165.0,
-    figures=("lr_fig8", "lr_fig10"),
     baseline=WIDE,
     shared_diagnostics=("validation",),
 )

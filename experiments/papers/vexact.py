@@ -296,7 +296,6 @@ VEXACT_DYNAMICS = training_experiment(
     "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
     minutes=75.0,
-    figures=("vexact_doses", "vexact_survival"),
     baseline=NONE,
     shared_diagnostics=("validation",),
     write_tables=write_exact_sums,
@@ -307,7 +306,6 @@ MATCHED_NOISE = training_experiment(
     "Does logit noise as large as the mismatch of truncation at each step do the same harm?",
     CLAIMS,
     minutes=50.0,
-    figures=("vexact_matched",),
     baseline=NONE,
     shared_diagnostics=("validation",),
 )
@@ -316,7 +314,6 @@ LARGER_NOISE_DYNAMICS = training_experiment(
     "Does logit noise that is larger than the mismatch of truncation at each step do more harm?",
     CLAIMS,
     minutes=60.0,
-    figures=("vexact_larger",),
     baseline=NEW_NONE,
     shared_diagnostics=("validation",),
 )
@@ -325,7 +322,6 @@ WEIGHT_NOISE_DYNAMICS = training_experiment(
     "Does weight noise that is new for every rollout do more harm than smaller noise that stays the same?",
     CLAIMS,
     minutes=50.0,
-    figures=("vexact_weights",),
     baseline=NEW_NONE,
     shared_diagnostics=("validation",),
 )
@@ -334,7 +330,6 @@ NOISE_DYNAMICS = training_experiment(
     "Does stochastic rounding, or logit noise, cost more than a smaller mismatch from rounding to nearest?",
     CLAIMS,
     minutes=45.0,
-    figures=("vexact_kinds",),
     baseline=TO_NEAREST,
     shared_diagnostics=("validation",),
 )
@@ -343,7 +338,6 @@ IDENTICAL_ENGINES = training_experiment(
     "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
     CLAIMS,
     minutes=120.0,
-    figures=("vexact_identical",),
     baseline=NEW_NONE,
     smoke=(NEW_BYPASS,),
     shared_diagnostics=("validation",),

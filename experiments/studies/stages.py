@@ -197,7 +197,6 @@ def training_experiment(
     claims: Sequence[Claim],
     *,
     minutes: float,
-    figures: Sequence[str] = (),
     baseline: str,
     smoke: Sequence[str] = (),
     diagnostics: Mapping[str, Sequence[str]] = {},
@@ -213,7 +212,6 @@ def training_experiment(
         question: that it answers.
         claims: those of the paper.
         minutes: of a full run on two cores.
-        figures: that show it.
         baseline: the untreated arm, with which the others are compared.
         smoke: the arms of smoke mode, besides the baseline.
         diagnostics: names of the diagnostics between steps, by arm.
@@ -242,7 +240,6 @@ def training_experiment(
         run=run,
         minutes=minutes,
         claims=tuple(dict.fromkeys(trial.claim for trial in trials)),
-        figures=tuple(figures),
         collect_evidence=collect_evidence or partial(measure_trials, trials=trials),
         check_resume=check_arms,
         design=design,
