@@ -411,6 +411,7 @@ ACRL_DYNAMICS = training_experiment(
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     write_tables=write_cost,
     collect_evidence=measure_with_levels,
+    shared_diagnostics=(),
 )
 ACRL_NEAREST = training_experiment(
     "acrl_nearest",
@@ -420,7 +421,6 @@ ACRL_NEAREST = training_experiment(
     baseline=FP8,
     smoke=(ACRL_3,),
     diagnostics=dict.fromkeys((FP8, BF16), ("by either engine",)),
-    shared_diagnostics=("validation",),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",
@@ -448,7 +448,6 @@ E4M3_GAMMAS_DYNAMICS = training_experiment(
     baseline=E4M3_BASE,
     smoke=(E4M3_GAMMAS[0.65],),
     diagnostics={E4M3_CONTROL: ("under E4M3",)},
-    shared_diagnostics=("validation",),
 )
 # One compiled function serves the distances; the penalty has its own, which a smoke run does without.
 ACRL_VARIANTS = training_experiment(
@@ -458,7 +457,6 @@ ACRL_VARIANTS = training_experiment(
     minutes=140.0,
     baseline=NONE,
     smoke=(ACRL, SQUARED),
-    shared_diagnostics=("validation",),
 )
 ACRL_ALGORITHMS = training_experiment(
     "acrl_algorithms",
@@ -467,5 +465,4 @@ ACRL_ALGORITHMS = training_experiment(
     minutes=100.0,
     baseline=chain_arm(DAPO),
     smoke=(chain_arm(DAPO_TIS),),
-    shared_diagnostics=("validation",),
 )

@@ -250,6 +250,7 @@ CANCEL_DYNAMICS = training_experiment(
     baseline=UNCHANGED,
     smoke=(MIN,),
     diagnostics=DIAGNOSTICS,
+    shared_diagnostics=(),
 )
 SPELLING_DYNAMICS = training_experiment(
     "spelling_dynamics",

@@ -299,4 +299,5 @@ HACKING_DYNAMICS = training_experiment(
     baseline=NONE,
     smoke=(GSPO,),
     diagnostics=DIAGNOSTICS,
+    shared_diagnostics=(),
 )

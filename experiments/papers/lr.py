@@ -260,7 +260,6 @@ LR_DYNAMICS = training_experiment(
     baseline=NONE,
     smoke=(TIS,),
     diagnostics=DIAGNOSTICS,
-    shared_diagnostics=("validation",),
 )
 LR_ON_POLICY = training_experiment(
     "lr_on_policy",
@@ -269,7 +268,6 @@ LR_ON_POLICY = training_experiment(
     minutes=70.0,
     baseline=RLOO,
     smoke=(RLOO_TIS,),
-    shared_diagnostics=("validation",),
 )
 LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
@@ -277,7 +275,6 @@ LENGTH_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=110.0,
     baseline=FREE,
-    shared_diagnostics=("validation",),
 )
 LENGTH_WIDE_DYNAMICS = training_experiment(
     "length_wide_dynamics",
@@ -285,5 +282,4 @@ LENGTH_WIDE_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=165.0,
     baseline=WIDE,
-    shared_diagnostics=("validation",),
 )

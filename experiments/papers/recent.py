@@ -130,6 +130,7 @@ ROUTING_REPLAY = training_experiment(
     CLAIMS,
     minutes=8.0,
     baseline=rest_arm("BF16"),
+    shared_diagnostics=(),
 )
 REMEDIES = training_experiment(
     "remedies",
@@ -138,5 +139,4 @@ REMEDIES = training_experiment(
     minutes=60.0,
     baseline=NEW_NONE,
     smoke=(KPOP,),
-    shared_diagnostics=("validation",),
 )

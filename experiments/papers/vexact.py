@@ -297,7 +297,6 @@ VEXACT_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=75.0,
     baseline=NONE,
-    shared_diagnostics=("validation",),
     write_tables=write_exact_sums,
     collect_evidence=measure_with_exact_sums,
 )
@@ -307,7 +306,6 @@ MATCHED_NOISE = training_experiment(
     CLAIMS,
     minutes=50.0,
     baseline=NONE,
-    shared_diagnostics=("validation",),
 )
 LARGER_NOISE_DYNAMICS = training_experiment(
     "larger_noise",
@@ -315,7 +313,6 @@ LARGER_NOISE_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=60.0,
     baseline=NEW_NONE,
-    shared_diagnostics=("validation",),
 )
 WEIGHT_NOISE_DYNAMICS = training_experiment(
     "weight_noise",
@@ -323,7 +320,6 @@ WEIGHT_NOISE_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=50.0,
     baseline=NEW_NONE,
-    shared_diagnostics=("validation",),
 )
 NOISE_DYNAMICS = training_experiment(
     "noise_dynamics",
@@ -331,7 +327,6 @@ NOISE_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=45.0,
     baseline=TO_NEAREST,
-    shared_diagnostics=("validation",),
 )
 IDENTICAL_ENGINES = training_experiment(
     "identical_engines",
@@ -340,5 +335,4 @@ IDENTICAL_ENGINES = training_experiment(
     minutes=120.0,
     baseline=NEW_NONE,
     smoke=(NEW_BYPASS,),
-    shared_diagnostics=("validation",),
 )

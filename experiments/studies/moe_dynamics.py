@@ -11,5 +11,4 @@ EXPERIMENT = training_experiment(
     # Smoke mode has one small dense model for all arms, so the dense baseline would repeat this one.
     baseline=acrl.MOE,
     smoke=(acrl.MOE_ACRL,),
-    shared_diagnostics=("validation",),
 )

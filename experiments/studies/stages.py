@@ -200,7 +200,7 @@ def training_experiment(
     baseline: str,
     smoke: Sequence[str] = (),
     diagnostics: Mapping[str, Sequence[str]] = {},
-    shared_diagnostics: Sequence[str] = (),
+    shared_diagnostics: Sequence[str] = ("validation",),
     also: Sequence[Trial] = (),
     write_tables: Callable[[Run], None] = lambda _: None,
     collect_evidence: Callable[[Results], list[Measured]] | None = None,
@@ -215,7 +215,7 @@ def training_experiment(
         baseline: the untreated arm, with which the others are compared.
         smoke: the arms of smoke mode, besides the baseline.
         diagnostics: names of the diagnostics between steps, by arm.
-        shared_diagnostics: names of the diagnostics of every arm, added to its own.
+        shared_diagnostics: names of the diagnostics of every arm, added to its own; by default `validation`.
         also: trials that no claim holds.
         write_tables: writes further tables after the runs.
         collect_evidence: returns the evidence of a finished run, by default that of the trials.
