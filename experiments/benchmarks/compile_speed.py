@@ -117,5 +117,4 @@ EXPERIMENT = Experiment(
     f"engine pair, {FIRST_STEPS['filled cache']:g} s otherwise.",
     run=run,
     minutes=7.0,
-    figures=("forecasts",),
 )

@@ -244,7 +244,6 @@ EXPERIMENT = Experiment(
     "the run-steps per second of `processes`, one per core, in a run on two CPU cores.",
     run=measure,
     minutes=11.0,
-    figures=("device_speed",),
 )
 GPU_EXPERIMENT = replace(
     EXPERIMENT,
@@ -252,5 +251,4 @@ GPU_EXPERIMENT = replace(
     question="How many run-steps per second does a GPU compute, at what fraction of its roofline?",
     run=measure_gpu,
     minutes=2.0,
-    figures=("gpu_speed",),
 )

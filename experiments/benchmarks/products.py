@@ -142,7 +142,6 @@ EXPERIMENT = Experiment(
     f"{LIMITS['bf16-partial-32']} (medians).",
     run=lambda run: measure_products(run, "linear", catalog_cases, LINEAR_SHAPES, 25, LIMITS),
     minutes=4.0,
-    figures=("linear_throughput",),
 )
 TENSOR_CORES_EXPERIMENT = Experiment(
     name="bench_tensor_cores",
@@ -151,5 +150,4 @@ TENSOR_CORES_EXPERIMENT = Experiment(
     "512 x 64 x 256 (medians).",
     run=lambda run: measure_products(run, "throughput", tensor_core_cases, CORE_SHAPES, 15, CORE_LIMIT),
     minutes=4.0,
-    figures=("tensor_core_throughput",),
 )

@@ -190,5 +190,4 @@ EXPERIMENT = Experiment(
     "and traced; 0.4 for stochastic rounding; 5 times the best other library on e4m3fn.",
     run=run,
     minutes=3.0,
-    figures=("quantize_throughput",),
 )

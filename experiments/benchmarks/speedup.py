@@ -150,5 +150,4 @@ EXPERIMENT = Experiment(
     f"{LIMITS['emulated step / float32']} times a float32 one.",
     run=run,
     minutes=15.0,
-    figures=("speedup",),
 )

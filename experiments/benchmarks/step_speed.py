@@ -315,5 +315,4 @@ EXPERIMENT = Experiment(
     f"TRL's GRPOTrainer in float32 at least {LIMITS['trl / emulated']} times as long.",
     run=run,
     minutes=6.0,
-    figures=("step_speed", "engine_steps"),
 )

@@ -131,6 +131,5 @@ EXPERIMENT = Experiment(
         "One process per core is worth it if the same runs take at most 1 / 1.5 of the time of one process."
     ),
     minutes=12.0,
-    figures=("sweep_cost",),
     run=run,
 )

@@ -98,5 +98,4 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=3.0,
-    figures=("attribution_ladder",),
 )

@@ -91,6 +91,5 @@ EXPERIMENT = Experiment(
     question="What does each number format do to a million numbers?",
     decision_rule="none: a description; to nearest, no error may exceed the unit roundoff",
     minutes=0.4,
-    figures=("format_error",),
     run=run,
 )

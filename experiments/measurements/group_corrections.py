@@ -54,5 +54,4 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=2.0,
     kind="identity",
-    figures=("all_corrections",),
 )

@@ -122,5 +122,4 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=3.0,
-    figures=("gpu_products",),
 )

@@ -192,5 +192,4 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=15.0,
-    figures=("real_pairs", "calibration"),
 )

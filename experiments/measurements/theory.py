@@ -63,6 +63,5 @@ EXPERIMENT = Experiment(
     minutes=1.5,
     claims=tuple(dict.fromkeys(claim for claim, _ in exact_checks(CLAIMS))),
     kind="identity",
-    figures=("board_exact",),
     collect_evidence=collect_evidence,
 )

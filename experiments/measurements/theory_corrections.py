@@ -173,5 +173,4 @@ EXPERIMENT = Experiment(
     claims=(V4.id, N1.id),
     kind="identity",
     collect_evidence=collect_evidence,
-    figures=("theory_corrections", "recent_corrections"),
 )

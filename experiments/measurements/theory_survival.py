@@ -88,5 +88,4 @@ EXPERIMENT = Experiment(
     claims=(H4.id,),
     kind="identity",
     collect_evidence=collect_evidence,
-    figures=("theory_survival",),
 )

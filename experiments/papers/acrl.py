@@ -405,34 +405,28 @@ ACRL_DYNAMICS = training_experiment(
     "Does ACRL hold the discrepancy over long responses, and is it worth more than truncation?",
     CLAIMS,
     minutes=120.0,
-    figures=(
-        *("acrl_fig6", "acrl_fig11", "acrl_tab2", "acrl_tab8"),
-        *("acrl_truncated_x", "acrl_truncated_gammas", "levels_of_y"),
-    ),
     baseline=NONE,
     smoke=(ACRL,),
     diagnostics=DIAGNOSTICS,
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     write_tables=write_cost,
     collect_evidence=measure_with_levels,
+    shared_diagnostics=(),
 )
 ACRL_NEAREST = training_experiment(
     "acrl_nearest",
     "Rounded to nearest, with the clip of the paper: at which gamma and X does ACRL keep a run alive?",
     CLAIMS,
     minutes=60.0,
-    figures=("acrl_nearest_curves", "acrl_nearest_tokens", "acrl_tab7", "acrl_tab9"),
     baseline=FP8,
     smoke=(ACRL_3,),
     diagnostics=dict.fromkeys((FP8, BF16), ("by either engine",)),
-    shared_diagnostics=("validation",),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",
     "Does a dense run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
     (*CLAIMS, *hacking.CLAIMS, *lr.CLAIMS),
     minutes=300.0,
-    figures=("acrl_fig8", "acrl_fig9", "acrl_fig10", "acrl_tab1", "acrl_tab6"),
     baseline=chain_arm(E4M3),
     smoke=(chain_arm(E4M3_TIS),),
     shared_diagnostics=("both engines",),
@@ -442,7 +436,6 @@ E4M3_MOE_DYNAMICS = training_experiment(
     "Does an MoE run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
     (*CLAIMS, *hacking.CLAIMS, *lr.CLAIMS),
     minutes=900.0,
-    figures=("e4m3_moe_curves", "acrl_tab5"),
     baseline=moe_arm(E4M3),
     smoke=(moe_arm(E4M3_TIS),),
     shared_diagnostics=("both engines",),
@@ -455,7 +448,6 @@ E4M3_GAMMAS_DYNAMICS = training_experiment(
     baseline=E4M3_BASE,
     smoke=(E4M3_GAMMAS[0.65],),
     diagnostics={E4M3_CONTROL: ("under E4M3",)},
-    shared_diagnostics=("validation",),
 )
 # One compiled function serves the distances; the penalty has its own, which a smoke run does without.
 ACRL_VARIANTS = training_experiment(
@@ -463,18 +455,14 @@ ACRL_VARIANTS = training_experiment(
     "Does ACRL help beyond GRPO, with other distances, and what does a penalty cost?",
     CLAIMS,
     minutes=140.0,
-    figures=("acrl_distances",),
     baseline=NONE,
     smoke=(ACRL, SQUARED),
-    shared_diagnostics=("validation",),
 )
 ACRL_ALGORITHMS = training_experiment(
     "acrl_algorithms",
     "Does ACRL help PPO and DAPO, and more than token TIS does?",
     CLAIMS,
     minutes=100.0,
-    figures=("acrl_tab4",),
     baseline=chain_arm(DAPO),
     smoke=(chain_arm(DAPO_TIS),),
-    shared_diagnostics=("validation",),
 )

@@ -248,17 +248,16 @@ CANCEL_DYNAMICS = training_experiment(
     "Does making shared tokens cancel help training, beyond what its stop-gradient does?",
     CLAIMS,
     minutes=30.0,
-    figures=("cancel_fig2", "cancel_tab1", "cancel_tab3", "cancel_tab4"),
     baseline=UNCHANGED,
     smoke=(MIN,),
     diagnostics=DIAGNOSTICS,
+    shared_diagnostics=(),
 )
 SPELLING_DYNAMICS = training_experiment(
     "spelling_dynamics",
     "On a task with two right answers, does DFPO get there sooner, and further?",
     CLAIMS,
     minutes=8.0,
-    figures=("cancel_tab2",),
     baseline=SPELLED_UNCHANGED,
     smoke=(SPELLED_MIN,),
     shared_diagnostics=VALIDATED,

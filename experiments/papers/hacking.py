@@ -319,12 +319,8 @@ HACKING_DYNAMICS = training_experiment(
     "Do objective-level hacking and its remedies show in training at this noise level?",
     CLAIMS,
     minutes=60.0,
-    figures=(
-        *(f"hacking_fig{number}" for number in (2, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 17)),
-        "hacking_tab1",
-        "shared_probabilities",
-    ),
     baseline=NONE,
     smoke=(GSPO,),
     diagnostics=DIAGNOSTICS,
+    shared_diagnostics=(),
 )

@@ -257,37 +257,29 @@ LR_DYNAMICS = training_experiment(
     "Is mismatch a matter of the learning rate, and do schedules remove it at this noise level?",
     CLAIMS,
     minutes=90.0,
-    figures=tuple(f"lr_fig{number}" for number in (1, 2, 3, 4, 5, 11, 12, 13)),
     baseline=NONE,
     smoke=(TIS,),
     diagnostics=DIAGNOSTICS,
-    shared_diagnostics=("validation",),
 )
 LR_ON_POLICY = training_experiment(
     "lr_on_policy",
     "Do the claims hold in the setting of the paper: on-policy, RLOO, clip 0.2 and 0.28?",
     CLAIMS,
     minutes=70.0,
-    figures=("lr_rloo_corrections", "lr_rloo_rates", "lr_rloo_halving", "lr_rloo_fp16"),
     baseline=RLOO,
     smoke=(RLOO_TIS,),
-    shared_diagnostics=("validation",),
 )
 LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
     "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
     CLAIMS,
     minutes=110.0,
-    figures=("lr_fig6", "lr_fig7", "lr_fig9"),
     baseline=FREE,
-    shared_diagnostics=("validation",),
 )
 LENGTH_WIDE_DYNAMICS = training_experiment(
     "length_wide_dynamics",
     "Does the triggered schedule help a wider model at the same factor?",
     CLAIMS,
     minutes=165.0,
-    figures=("lr_fig8", "lr_fig10"),
     baseline=WIDE,
-    shared_diagnostics=("validation",),
 )

@@ -121,7 +121,6 @@ GRPO_VARIANTS = training_experiment(
     "Does GRPO collapse with verl's dual clip too, and which of DAPO's changes help under mismatch?",
     CLAIMS,
     minutes=60.0,
-    figures=("grpo_variants_curves", "grpo_variants_rewards"),
     baseline=NONE,
     smoke=(DUAL_CLIP,),
     shared_diagnostics=("both engines",),
@@ -131,16 +130,14 @@ ROUTING_REPLAY = training_experiment(
     "How much of the mismatch of an MoE does routing carry, and R3 remove, at which noise level?",
     CLAIMS,
     minutes=8.0,
-    figures=("routing_replay",),
     baseline=rest_arm("BF16"),
+    shared_diagnostics=(),
 )
 REMEDIES = training_experiment(
     "remedies",
     "Which corrections and trust regions keep reward on held-out prompts, from new policies?",
     CLAIMS,
     minutes=60.0,
-    figures=("remedies_curves", "remedies_rewards"),
     baseline=NEW_NONE,
     smoke=(KPOP,),
-    shared_diagnostics=("validation",),
 )

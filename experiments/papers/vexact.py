@@ -297,9 +297,7 @@ VEXACT_DYNAMICS = training_experiment(
     "Does a run without any mismatch stay stable, and does harm follow the noise level?",
     CLAIMS,
     minutes=75.0,
-    figures=("vexact_doses", "vexact_survival"),
     baseline=NONE,
-    shared_diagnostics=("validation",),
     write_tables=write_exact_sums,
     collect_evidence=measure_with_exact_sums,
 )
@@ -308,44 +306,34 @@ MATCHED_NOISE = training_experiment(
     "Does logit noise as large as the mismatch of truncation at each step do the same harm?",
     CLAIMS,
     minutes=50.0,
-    figures=("vexact_matched",),
     baseline=NONE,
-    shared_diagnostics=("validation",),
 )
 LARGER_NOISE_DYNAMICS = training_experiment(
     "larger_noise",
     "Does logit noise that is larger than the mismatch of truncation at each step do more harm?",
     CLAIMS,
     minutes=60.0,
-    figures=("vexact_larger",),
     baseline=NEW_NONE,
-    shared_diagnostics=("validation",),
 )
 WEIGHT_NOISE_DYNAMICS = training_experiment(
     "weight_noise",
     "Does weight noise that is new for every rollout do more harm than smaller noise that stays the same?",
     CLAIMS,
     minutes=50.0,
-    figures=("vexact_weights",),
     baseline=NEW_NONE,
-    shared_diagnostics=("validation",),
 )
 NOISE_DYNAMICS = training_experiment(
     "noise_dynamics",
     "Does stochastic rounding, or logit noise, cost more than a smaller mismatch from rounding to nearest?",
     CLAIMS,
     minutes=45.0,
-    figures=("vexact_kinds",),
     baseline=TO_NEAREST,
-    shared_diagnostics=("validation",),
 )
 IDENTICAL_ENGINES = training_experiment(
     "identical_engines",
     "From new policies and on held-out prompts: what do identical engines keep, and what bypass mode?",
     (*CLAIMS, *hacking.CLAIMS),
     minutes=120.0,
-    figures=("vexact_identical",),
     baseline=NEW_NONE,
     smoke=(NEW_BYPASS,),
-    shared_diagnostics=("validation",),
 )

@@ -128,6 +128,5 @@ EXPERIMENT = Experiment(
     run=run,
     minutes=25.0,
     claims=(T5.id,),
-    figures=("accumulator_drift",),
     collect_evidence=collect_evidence,
 )

@@ -119,26 +119,14 @@ def hacking(context: DiagnosticContext) -> dict[str, Array]:
     return {"hacking_j": OBJECTIVE_METRICS["hacking_j"](DISTORTED, context.batch)}
 
 
-def under_fp8(context: DiagnosticContext) -> dict[str, Array]:
-    """`discrepancy_fp8`: the discrepancy if the FP8 engine of `NEAREST` sampled.
+def discrepancy_under(context: DiagnosticContext, name: str, engine: Engine) -> dict[str, Array]:
+    """`discrepancy_fp8`, `discrepancy_e4m3`: the discrepancy if that FP8 engine sampled.
 
     Reference: acrl Tab. 8.
     """
-    return {"discrepancy_fp8": _discrepancy_under(context, FP8)}
-
-
-def under_e4m3(context: DiagnosticContext) -> dict[str, Array]:
-    """`discrepancy_e4m3`: the discrepancy if the engine of `NEAREST_E4M3` sampled.
-
-    Reference: acrl Tab. 8.
-    """
-    return {"discrepancy_e4m3": _discrepancy_under(context, E4M3)}
-
-
-def _discrepancy_under(context: DiagnosticContext, engine: Engine) -> Array:
     engines = replace(context.recipe.engines, infer=engine)
     other = DiagnosticContext(replace(context.recipe, engines=engines), context.state)
-    return METRICS["discrepancy"](other.batch)
+    return {f"discrepancy_{name}": METRICS["discrepancy"](other.batch)}
 
 
 def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
@@ -217,8 +205,8 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "clipping": clipping,
     "last minibatch": last_minibatch,
     "hacking": hacking,
-    "under FP8": under_fp8,
-    "under E4M3": under_e4m3,
+    "under FP8": partial(discrepancy_under, name="fp8", engine=FP8),
+    "under E4M3": partial(discrepancy_under, name="e4m3", engine=E4M3),
     "clusters": clusters,
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],

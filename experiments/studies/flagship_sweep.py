@@ -65,6 +65,5 @@ EXPERIMENT = Experiment(
     ),
     minutes=5.0,
     claims=(),
-    figures=("flagship_sweep",),
     run=run,
 )

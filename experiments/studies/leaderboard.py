@@ -101,26 +101,21 @@ DENSE = Contest("leaderboard", chain_arm, REMEDIES)
 MOE = Contest("leaderboard_experts", moe_arm, MOE_REMEDIES)
 
 
-def _experiment(name: str, question: str, contest: Contest, minutes: float) -> Experiment:
+def _experiment(question: str, contest: Contest, minutes: float) -> Experiment:
     arms = {arm: ALL_ARMS[arm] for arm in contest.arms}
     return Experiment(
-        name=name,
+        name=contest.experiment,
         question=question,
         decision_rule=contest.rule,
         run=contest.run,
         minutes=minutes,
         claims=(V6.id,),
-        figures=(name,),
         collect_evidence=contest.collect_evidence,
         check_resume=check_arms,
         design=Design(BASE, arms, contest.named(NONE), (SEED,)),
-        registered={**register((V6,), name), V6.id: hash_rule(contest.rule)},
+        registered={**register((V6,), contest.experiment), V6.id: hash_rule(contest.rule)},
     )
 
 
-EXPERIMENT = _experiment(
-    "leaderboard", "Which remedy recovers most of the reward that mismatch costs?", DENSE, 60.0
-)
-MOE_EXPERIMENT = _experiment(
-    "leaderboard_experts", "Which remedy of an MoE recovers the reward that mismatch costs?", MOE, 78.0
-)
+EXPERIMENT = _experiment("Which remedy recovers most of the reward that mismatch costs?", DENSE, 60.0)
+MOE_EXPERIMENT = _experiment("Which remedy of an MoE recovers the reward that mismatch costs?", MOE, 78.0)

@@ -8,9 +8,7 @@ EXPERIMENT = training_experiment(
     "Are mixtures of experts more fragile than dense models at one noise level, and does ACRL help both?",
     (*hacking.CLAIMS, *acrl.CLAIMS),
     minutes=65.0,
-    figures=("moe_and_dense",),
     # Smoke mode has one small dense model for all arms, so the dense baseline would repeat this one.
     baseline=acrl.MOE,
     smoke=(acrl.MOE_ACRL,),
-    shared_diagnostics=("validation",),
 )

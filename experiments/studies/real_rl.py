@@ -161,5 +161,4 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=27.0,
-    figures=("real_rl",),
 )

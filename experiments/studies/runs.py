@@ -25,7 +25,6 @@ from simlab.training.recipe import Recipe, TrainState, initial_state
 
 CHUNK = 10
 CHANGING = ("rms_log_rho", "abs_seq_log_ratio", "entropy", "grad_norm", "reward")
-VECTORS = {"rms_log_rho_by_pi_train": "rms_log_rho", "mean_rho_by_pi_train": "mean_rho"}
 SMOKE_RUNS_PER_BATCH = 4
 BLOCK, SEED = 8, 0
 """Initial policies of a block, and the seed of every run: variance lies between policies."""

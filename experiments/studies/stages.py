@@ -197,11 +197,10 @@ def training_experiment(
     claims: Sequence[Claim],
     *,
     minutes: float,
-    figures: Sequence[str] = (),
     baseline: str,
     smoke: Sequence[str] = (),
     diagnostics: Mapping[str, Sequence[str]] = {},
-    shared_diagnostics: Sequence[str] = (),
+    shared_diagnostics: Sequence[str] = ("validation",),
     also: Sequence[Trial] = (),
     write_tables: Callable[[Run], None] = lambda _: None,
     collect_evidence: Callable[[Results], list[Measured]] | None = None,
@@ -213,11 +212,10 @@ def training_experiment(
         question: that it answers.
         claims: those of the paper.
         minutes: of a full run on two cores.
-        figures: that show it.
         baseline: the untreated arm, with which the others are compared.
         smoke: the arms of smoke mode, besides the baseline.
         diagnostics: names of the diagnostics between steps, by arm.
-        shared_diagnostics: names of the diagnostics of every arm, added to its own.
+        shared_diagnostics: names of the diagnostics of every arm, added to its own; by default `validation`.
         also: trials that no claim holds.
         write_tables: writes further tables after the runs.
         collect_evidence: returns the evidence of a finished run, by default that of the trials.
@@ -242,7 +240,6 @@ def training_experiment(
         run=run,
         minutes=minutes,
         claims=tuple(dict.fromkeys(trial.claim for trial in trials)),
-        figures=tuple(figures),
         collect_evidence=collect_evidence or partial(measure_trials, trials=trials),
         check_resume=check_arms,
         design=design,

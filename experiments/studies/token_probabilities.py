@@ -85,5 +85,4 @@ EXPERIMENT = Experiment(
     decision_rule="Measured, not judged: the change of the correlation is claim H8 of `hacking_dynamics`.",
     run=run,
     minutes=8.0,
-    figures=("hacking_fig3",),
 )

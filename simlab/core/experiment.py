@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
+from simlab.core.paths import add_checkout_to_path
+from simlab.core.plugins import import_module
 from simlab.core.progress import console, show_progress, track
 from simlab.core.results import Columns, Results, Rows, write_table
 
@@ -90,9 +92,9 @@ class Run:
 class Experiment:
     """A question with a decision rule that was written before the answer was known.
 
-    `minutes` is the expected time of a full run on two CPU cores; `figures` are names in
-    `figures.catalog.FIGURES`; `claims` are ids of the claims that it tests. `collect_evidence` reads a
-    finished run and returns one `simlab.studies.Evidence` per claim; it computes nothing that takes long.
+    `minutes` is the expected time of a full run on two CPU cores; `claims` are ids of the claims that it
+    tests. `collect_evidence` reads a finished run and returns one `simlab.studies.Evidence` per claim; it
+    computes nothing that takes long.
     `kind` is the kind of evidence: exact sums (`identity`), a computation without training
     (`measurement`), or runs (`dynamics`).
     `check_resume`, of an experiment that can resume, raises `ValueError` for a result that does not fit.
@@ -107,13 +109,19 @@ class Experiment:
     run: Callable[[Run], None]
     minutes: float
     claims: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ()
     collect_evidence: Callable[[Results], Sequence[object]] | None = None
     check_resume: Callable[[Results], None] | None = None
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
     design: object | None = None
     registered: Mapping[str, Json] = field(default_factory=dict)
     is_sequential: bool = False
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that read its results, in the order of the catalog of figures."""
+        add_checkout_to_path()
+        catalog = import_module("figures.catalog").FIGURES
+        return tuple(name for name, row in catalog.items() if row.experiment == self.name)
 
 
 def execute(

@@ -3,7 +3,7 @@
 They measure the rollout that the next step trains on: the same prompts and random numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
-from simlab.core.catalog import lookup
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.metrics import energy_by_frequency, exact_kl, gradient_noise
@@ -246,22 +245,4 @@ DIAGNOSTICS: dict[str, Diagnostic] = {
     "curvature": curvature,
     "kl_to_base": kl_to_base,
 }
-
-
-def run_diagnostics(
-    recipe: Recipe, state: TrainState, base: Params | None = None, *, names: Sequence[str]
-) -> Metrics:
-    """Return the diagnostics `names` of `DIAGNOSTICS` between two steps. Pure: jit and vmap apply.
-
-    Args:
-        recipe: recipe of the run.
-        state: its state, which stays as it is.
-        base: reference parameters; needed by `kl_to_base`.
-        names: names of `DIAGNOSTICS`.
-
-    Raises:
-        ValueError: For an unknown name, and `kl_to_base` without `base`.
-    """
-    chosen = [lookup(DIAGNOSTICS, name, "diagnostic") for name in names]
-    context = DiagnosticContext(recipe, state, base)
-    return {key: value for measure in chosen for key, value in measure(context).items()}
+"""Diagnostics by name, of a `DiagnosticContext`; pure, so `jax.jit` and `jax.vmap` apply."""

@@ -20,9 +20,6 @@ def test_experiment_says_what_it_is(name):
     assert experiment.question.endswith("?")
     assert experiment.decision_rule
     assert experiment.minutes > 0
-    assert {figure for figure, source in FIGURES.items() if source.experiment == name} == set(
-        experiment.figures
-    )
 
 
 @pytest.fixture(scope="session")
@@ -66,15 +63,15 @@ def test_committed_results_are_finished_clean_and_small():
         assert all(table.stat().st_size < 1_000_000 for table in path.glob("*.parquet"))
 
 
-def test_make_results_covers_all_results_but_policies():
+def test_stored_results_are_those_that_make_results_names():
     from simlab.core.paths import committed_results
 
     folder = committed_results("")
     if not folder.is_dir():
         pytest.skip("no results travel with an installed package")
-    makefile = (folder.parents[1] / "Makefile").read_text()
-    named = re.findall(r"^(?:GPU_)?RESULTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
-    assert len(named) == 2
-    made = " ".join(named).replace("\\", " ").split()
-    kept = ["initial_policies", "initial_moe_policies", "new_policies"]
-    assert sorted([*made, *kept]) == sorted(path.name for path in folder.iterdir())
+    gpu_results = re.search(
+        r"^GPU_RESULTS := (.+)$", (folder.parents[1] / "Makefile").read_text(), re.MULTILINE
+    )
+    assert gpu_results
+    stored = {path.name for path in folder.iterdir()} - {"cache"}
+    assert set(gpu_results[1].split()) <= stored <= set(EXPERIMENTS)

@@ -24,7 +24,7 @@ from simlab.metrics import METRICS
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
-from simlab.training.diagnostics import DIAGNOSTICS, run_diagnostics
+from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
 from simlab.training.loop import compile_steps, train
 from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
 from simlab.training.optimizer import AdamW
@@ -278,11 +278,14 @@ def test_diagnostics_trace_every_name_when_model_is_moe():
     recipe = recipe_of(model=replace(MODEL, num_experts=4))
     recipe = replace(recipe, engines=replace(recipe.engines, replay="R2"))
     state = jax.eval_shape(lambda: small_state(recipe))
-    measured = jax.eval_shape(
-        lambda state: run_diagnostics(recipe, state, state.params, names=tuple(DIAGNOSTICS)), state
-    )
-    assert len(measured) > len(DIAGNOSTICS)
-    assert all(value.dtype == jnp.float32 for value in measured.values())
+
+    def measure(state):
+        context = DiagnosticContext(recipe, state, state.params)
+        return [diagnostic(context) for diagnostic in DIAGNOSTICS.values()]
+
+    for measured in jax.eval_shape(measure, state):
+        assert measured
+        assert all(value.dtype == jnp.float32 for value in measured.values())
 
 
 def test_every_number_of_a_step_is_described():

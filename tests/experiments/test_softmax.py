@@ -9,17 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.measurements.softmax import (
-    experiment,
-    gaussian,
-    printed,
-    real,
-    statistics,
-    sweep,
-    tables,
-    theory,
-)
-from experiments.measurements.softmax.placements import EXACT, probabilities, setting
+from experiments.measurements.softmax import experiment, real, sampling, statistics, tables, theory
+from experiments.measurements.softmax.sampling import EXACT, probabilities, setting
 from simlab.core.experiment import execute
 from simlab.engines import SOFTMAX_PLACEMENTS, log_softmax, softmax, softmax_placement
 from tests.tolerances import (
@@ -32,7 +23,7 @@ from tests.tolerances import (
 
 
 def _logits(n: int, vocabulary: int, seed: int = 0):
-    return gaussian.logits(jax.random.key(seed), n, vocabulary)
+    return sampling.logits(jax.random.key(seed), n, vocabulary)
 
 
 def _nothing(n: int):
@@ -73,7 +64,7 @@ def test_draw_inverts_the_running_sum(vocabulary):
     p = generator.multinomial(2**14, generator.dirichlet(np.full(vocabulary, 0.3))).astype(np.float32)
     u = np.arange(0, 2**14, 7, dtype=np.float32) / 2**14
     expected = np.searchsorted(np.cumsum(p), u * 2**14, side="right")
-    np.testing.assert_array_equal(gaussian.draw(jnp.asarray(p), jnp.asarray(u)), expected)
+    np.testing.assert_array_equal(sampling.draw(jnp.asarray(p), jnp.asarray(u)), expected)
 
 
 def test_skipped_settings_leave_others_unchanged():
@@ -88,7 +79,7 @@ def test_skipped_settings_leave_others_unchanged():
 def test_describe_agrees_with_float64():
     z = jnp.sort(_logits(3, 500), -1)
     train, infer = (probabilities(z, _nothing(3), one) for one in (EXACT, setting("logits-probs", "fp16")))
-    found = sweep.describe(train, infer)
+    found = tables.describe(train, infer)
     p, q = np.asarray(train, float), np.asarray(infer, float)
     weight = q / q.sum(-1, keepdims=True)
     rho = p / q
@@ -112,7 +103,7 @@ def test_describe_agrees_with_float64():
 def test_describe_says_so_where_everything_was_rounded_to_zero():
     z = jnp.sort(_logits(2, 500), -1)
     train = probabilities(z, _nothing(2), EXACT)
-    found = sweep.describe(train, jnp.zeros_like(train))
+    found = tables.describe(train, jnp.zeros_like(train))
     assert np.isnan(found["std"])
     assert np.isnan(found["kl"])
     assert found["levels"] == 0
@@ -160,11 +151,11 @@ def test_rule_accepts_paper_numbers_and_rejects_wider_std():
     noise = np.array([-1, 1, -1, 1, -1, 1]) * 1e-5
     base = {"per_vector": 1, "format": "bf16", "levels": 10, "levels_float32": 1000}
     rows = [
-        base | {"placement": name, "seed": s, **printed.PAPER, "std": std + noise[s]}
+        base | {"placement": name, "seed": s, **statistics.PAPER, "std": std + noise[s]}
         for name, std in (("right", 0.0048), ("wide", 0.0074))
         for s in seeds
     ]
-    fits = printed.fit(pd.DataFrame(rows)).groupby("placement")["inside"].all()
+    fits = statistics.fit(pd.DataFrame(rows)).groupby("placement")["inside"].all()
     assert fits.to_dict() == {"right": True, "wide": False}
 
 
@@ -215,6 +206,8 @@ def test_sweep_covers_every_combination_once(smoke):
     frame = smoke[0].table("sweep")
     axes = ["format", "placement", "rounding"]
     assert not frame.duplicated(axes).any()
-    assert len(frame) == len(sweep.SWEPT_FORMATS) * len(sweep.SWEPT_PLACEMENTS) * len(sweep.ROUNDINGS_SWEPT)
+    assert len(frame) == len(tables.SWEPT_FORMATS) * len(tables.SWEPT_PLACEMENTS) * len(
+        tables.ROUNDINGS_SWEPT
+    )
     untouched = frame[(frame["format"] == "fp32") & (frame["placement"] != "centered-logits")]
     assert (untouched["std"] == 0).all()

@@ -118,5 +118,4 @@ EXPERIMENT = Experiment(
     claims=tuple(verdicts.RULES),
     kind="measurement",
     collect_evidence=collect_evidence,
-    figures=("gpu_pairs", "gpu_pair_shares"),
 )

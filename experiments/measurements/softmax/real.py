@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy import ndarray
 
-from experiments.measurements.softmax import gaussian, theory
-from experiments.measurements.softmax.levels import count_levels
-from experiments.measurements.softmax.placements import EXACT, Setting, probabilities
+from experiments.measurements.softmax import theory
+from experiments.measurements.softmax.sampling import EXACT, Setting, draw_pairs, probabilities
+from experiments.measurements.softmax.statistics import count_levels
 from simlab.core.streams import stream
 
 FILE = Path(__file__).parents[2] / "data" / "smollm2_logits.npz"
@@ -119,7 +119,7 @@ def discretization_row(both: Distributions, seed: int, per_vector: int) -> dict[
     shared = [np.unique(row[row > 0]) for row in both.infer]
     gaps = np.concatenate([np.diff(np.log(levels[levels > 2.0**-20])) for levels in shared])
     u = jax.random.uniform(stream(jax.random.key(seed), "real tokens"), (len(both.train), per_vector))
-    drawn = jax.jit(gaussian.draw_pairs)(jnp.float32(both.train), jnp.float32(both.infer), u)
+    drawn = jax.jit(draw_pairs)(jnp.float32(both.train), jnp.float32(both.infer), u)
     exact, rounded = (count_levels(np.asarray(p).ravel()) for p in drawn)
     return {
         "levels_per_distribution": float(np.mean([len(levels) for levels in shared])),

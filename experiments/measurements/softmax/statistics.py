@@ -1,9 +1,25 @@
-"""Statistics that compare seeds with each other and with a printed table."""
+"""The discrete levels of rounded probabilities between seeds, and the printed table compared with ours."""
 
 import math
+from itertools import combinations
 
 import numpy as np
+import pandas as pd
 from scipy import stats
+
+from simlab.studies.estimands import Frame
+
+# The complete range in sixteenths of an octave, and a quarter octave in quarters of a BF16 step, with
+# every BF16 level at the center of a bin.
+WINDOWS: dict[str, np.ndarray] = {
+    "octaves": np.exp2(np.arange(-14 * 16, -3 * 16 + 1) / 16),
+    "steps": (np.arange(181 * 4, 215 * 4 + 1) - 0.5) / 4 / 128 / 1024,
+}
+# hacking Tab. 2: averages over its five seeds, four printed digits.
+PAPER = {"mean": 1.0000, "std": 0.0048, "max": 1.0189, "min": 0.9815}
+PAPER_SEEDS = 5
+LAST_DIGIT = 1e-4
+FALSE_ALARM = 0.05
 
 
 def summary(rho: np.ndarray) -> dict[str, float]:
@@ -61,3 +77,77 @@ def noise_variation(a: np.ndarray, b: np.ndarray, generator: np.random.Generator
         ]
         distances.append(np.abs(counts[0] / len(a) - counts[1] / len(b)).sum() / 2)
     return float(np.mean(distances))
+
+
+def compare_seeds(samples: dict[int, np.ndarray]) -> list[dict]:
+    """Return one row per pair of seeds: the similarity of the values of their samples.
+
+    `samples[seed]` [2, tokens]: float32 probabilities, rounded probabilities. `noise` is the total
+    variation of a random split of both samples together: where it equals `variation`, the seed moves
+    neither the places nor the heights of the levels.
+    Reference: hacking Fig. 13.
+    """
+    rows = []
+    for (a, first), (b, second) in combinations(samples.items(), 2):
+        for row, precision in enumerate(("float32", "rounded")):
+            generator = np.random.default_rng([a, b, row])
+            p, q = first[row], second[row]
+            rows.append(
+                {
+                    "seed_a": a,
+                    "seed_b": b,
+                    "precision": precision,
+                    "jaccard": jaccard(p, q),
+                    "shared_mass": shared_mass(p, q),
+                    "variation": total_variation(p, q),
+                    "noise": noise_variation(p, q, generator),
+                }
+            )
+    return rows
+
+
+def histograms(infer: np.ndarray) -> list[dict]:
+    """Return the counts of `infer` [tokens] in the bins of both windows."""
+    rows = []
+    for window, edges in WINDOWS.items():
+        counts = np.histogram(infer, edges)[0]
+        rows += [
+            {"window": window, "left": left, "right": right, "count": int(count)}
+            for left, right, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        ]
+    return rows
+
+
+def count_levels(values: np.ndarray) -> tuple[int, float]:
+    """Return the number of distinct values of a sample, and exp of their entropy: as many equal ones."""
+    fractions = np.unique(values, return_counts=True)[1] / len(values)
+    return len(fractions), float(np.exp(-np.sum(fractions * np.log(fractions))))
+
+
+def fit(ratios: Frame) -> pd.DataFrame:
+    """Return, per reading, placement and column, the prediction interval and the printed average.
+
+    A placement fits if the paper's averages, +- half a printed digit, lie in our prediction intervals for
+    five seeds, 95% over the four columns together.
+
+    Reference: hacking Tab. 2.
+    """
+    rows = []
+    for (reading, placement), group in ratios.groupby(["per_vector", "placement"], sort=False):
+        for column, paper in PAPER.items():
+            values = group[column].to_numpy()
+            low, high = prediction_interval(values, PAPER_SEEDS, FALSE_ALARM / len(PAPER), printed=LAST_DIGIT)
+            rows.append(
+                {
+                    "per_vector": reading,
+                    "placement": placement,
+                    "column": column,
+                    "paper": paper,
+                    "ours": values.mean(),
+                    "low": low,
+                    "high": high,
+                    "seeds": len(values),
+                    "inside": low <= paper <= high,
+                }
+            )
+    return pd.DataFrame(rows)
