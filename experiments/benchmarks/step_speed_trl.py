@@ -34,7 +34,7 @@ class Clock(TrainerCallback):
         self.times.append(time.perf_counter())
 
 
-def coin(completions, **columns):
+def reward_at_random(completions, **columns):
     """Reward each completion at random."""
     del columns
     return [float(random.random() < 0.5) for _ in completions]
@@ -66,7 +66,7 @@ def main(settings: dict) -> None:
         )
         trainer = GRPOTrainer(
             AutoModelForCausalLM.from_pretrained(settings["checkpoint"], dtype=torch.float32),
-            reward_funcs=coin,
+            reward_funcs=reward_at_random,
             args=config,
             train_dataset=Dataset.from_list([{"prompt": text} for text in settings["texts"]]),
             processing_class=AutoTokenizer.from_pretrained(settings["checkpoint"], padding_side="left"),

@@ -29,7 +29,7 @@ from tests.objectives.framework_comparison import (
 )
 
 BATCHES = ("moderate", "wide 2", "wide 6", "wide 12")
-# vllm_importance_sampling_mode with clip_max 3 -> suffix.
+# vllm_importance_sampling_mode with clip_max 3 -> modifier.
 CORRECTIONS = {
     "token_truncate": "tis",
     "token_mask": "mis",
@@ -54,11 +54,12 @@ OBJECTIVE_OF = {
     "luspo_wide": resolve("luspo", clip_low=0.2, clip_high=0.2),
     "opsm": resolve("grpo+opsm", opsm_delta=0.05, aggregation="token-sum"),
     **{
-        f"grpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0) for mode, suffix in CORRECTIONS.items()
+        f"grpo+{mode}": resolve(f"grpo+{modifier}", correction_clip=3.0)
+        for mode, modifier in CORRECTIONS.items()
     },
     **{
-        f"bnpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0, **TOKEN_MEAN)
-        for mode, suffix in CORRECTIONS.items()
+        f"bnpo+{mode}": resolve(f"grpo+{modifier}", correction_clip=3.0, **TOKEN_MEAN)
+        for mode, modifier in CORRECTIONS.items()
     },
 }
 

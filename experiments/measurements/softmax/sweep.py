@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.measurements.softmax.placements import EXACT, Setting, probabilities, setting
+from experiments.measurements.softmax.placements import EXACT, Setting, make_setting, probabilities
 from simlab.engines.engine import Softmax
 from simlab.formats import FORMATS, ROUNDINGS, Format, Rounding, stack
 
@@ -26,7 +26,7 @@ def combine(formats: Mapping[str, Format]) -> tuple[list[dict], Setting]:
     """Return the labels of all combinations and the stacked `Setting` [C] that holds their numbers."""
     axes = tuple(product(formats, SWEPT_PLACEMENTS))
     labels = [{"format": name, "placement": placement} for name, placement in axes]
-    return labels, stack([setting(placement, formats[name]) for name, placement in axes])
+    return labels, stack([make_setting(placement, formats[name]) for name, placement in axes])
 
 
 def describe(train: Array, infer: Array) -> dict[str, Array]:

@@ -9,7 +9,7 @@ import pandas as pd
 from jax import Array
 
 from experiments.measurements.softmax import gaussian, levels, sweep, theory
-from experiments.measurements.softmax.placements import setting
+from experiments.measurements.softmax.placements import make_setting
 from experiments.measurements.softmax.statistics import mean_interval, summary
 from simlab.core.streams import stream
 from simlab.engines import SOFTMAX_PLACEMENTS
@@ -18,7 +18,7 @@ from simlab.formats import Format, stack
 PAPER_PLACEMENT = "logits-probs"
 PLACEMENTS = (*(name for name in SOFTMAX_PLACEMENTS if name != "float32"), "centered-logits")
 ELEMENTS = 2**15  # logits per seed and setting of a sweep
-BF16 = setting(PAPER_PLACEMENT, "bf16")
+BF16 = make_setting(PAPER_PLACEMENT, "bf16")
 
 
 DRAWN = (
@@ -39,7 +39,7 @@ def draw_pairs(
         tokens: in all.
         wanted: whether a placement and a format are drawn.
     """
-    settings = stack([setting(*each) for each in DRAWN])
+    settings = stack([make_setting(*each) for each in DRAWN])
     active = jnp.array([wanted(*each) for each in DRAWN])
     keys = gaussian.chunk_keys(seed, max(1, tokens // per_vector // gaussian.CHUNK))
     pairs = np.asarray(gaussian.sample(keys, settings, active, per_vector, tokens), float)

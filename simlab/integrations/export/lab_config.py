@@ -92,12 +92,12 @@ def _objective(flat: Flat, differs: list[str]) -> dict[str, Json]:
     changes |= {ours: get(flat, theirs) for ours, theirs in NUMBERS.items() if ours in names}
     if "anchor" in names:
         changes["anchor"] = "old"
-    suffixes, more = _corrections(flat, differs)
-    suffixes += ["opsm"] if mode.endswith("_opsm") else []
+    modifiers, more = _corrections(flat, differs)
+    modifiers += ["opsm"] if mode.endswith("_opsm") else []
     # What the plug-in's settings share with the lab's objectives has one name.
     shared = {
-        "acrl_": "acrl" in suffixes,
-        "opsm_": "opsm" in suffixes,
+        "acrl_": "acrl" in modifiers,
+        "opsm_": "opsm" in modifiers,
         "distortion_": base in ("gspo_bias", "gspo_noise"),
         "transform_": base == "dfpo_scale",
         "rebalance_": base == "dfpo_rebalance",
@@ -105,7 +105,7 @@ def _objective(flat: Flat, differs: list[str]) -> dict[str, Json]:
     for name, text in variables(flat).items():
         if any(there and name.startswith(start) for start, there in shared.items()):
             more[name] = _number(name, text)
-    return {"name": "+".join([base, *suffixes]), **changes, **more}
+    return {"name": "+".join([base, *modifiers]), **changes, **more}
 
 
 def _number(name: str, text: str) -> float | int:
@@ -131,16 +131,16 @@ def _estimator(flat: Flat, differs: list[str]) -> dict[str, Json]:
 
 
 def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, Json]]:
-    suffixes, changes = [], {}
+    modifiers, changes = [], {}
     kind = get(flat, "algorithm.rollout_correction.rollout_is")
     threshold = get(flat, "algorithm.rollout_correction.rollout_is_threshold")
     if kind in ("token", "sequence"):
         low, _, high = str(threshold).rpartition("_")
         prefix = "" if kind == "token" else "seq_"
-        suffixes.append(f"{prefix}{'mis' if low else 'tis'}")
+        modifiers.append(f"{prefix}{'mis' if low else 'tis'}")
         changes["correction_clip"] = [float(low), float(high)] if low not in ("", NEVER) else float(high)
     elif isinstance(kind, str) and kind.startswith("acrl_"):
-        suffixes.append("acrl")
+        modifiers.append("acrl")
         changes["acrl_level"] = kind.removeprefix("acrl_")
         if not any(name.startswith("acrl_") for name in variables(flat)):
             differs.append("ACRL's gamma, C and X, environment variables there, are not in it: the defaults")
@@ -150,7 +150,7 @@ def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, J
     bounds = _parts(flat, "algorithm.rollout_correction.rollout_rs_threshold")
     for name in masks:
         if name in REJECTIONS:
-            suffixes.append(REJECTIONS[name])
+            modifiers.append(REJECTIONS[name])
             changes["baseline"] = "all"
         else:
             differs.append(f"rollout_rs {name!r}: left out")
@@ -159,7 +159,7 @@ def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, J
         changes["rejection_bounds"] = numbers if len(numbers) > 1 else numbers[0]
     elif masks:
         differs.append(f"rollout_rs_threshold {','.join(bounds)}: the lab's defaults stand for it")
-    return suffixes, changes
+    return modifiers, changes
 
 
 def _parts(flat: Flat, key: str) -> list[str]:

@@ -84,7 +84,7 @@ class Draft:
 
 
 def map_objective(draft: Draft, objective: Objective, name: str) -> None:
-    """Write the overrides of an objective into `draft`; `name` is the preset with its suffixes."""
+    """Write the overrides of an objective into `draft`; `name` is the preset with its modifiers."""
     base = name.split("+")[0]
     mode = LOSS_MODES.get(base)
     if mode is None:

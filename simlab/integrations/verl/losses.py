@@ -179,12 +179,12 @@ def gaussian_noise(batch: Batch) -> Tensor:
     return (1 + batch.settings.distortion_std * torch.randn_like(batch.old)) * batch.weights
 
 
-def everything(batch: Batch) -> Tensor:
+def keep_all_tokens(batch: Batch) -> Tensor:
     """All tokens stay."""
     return batch.mask
 
 
-def on_policy(batch: Batch) -> Tensor:
+def drop_stale_sequences(batch: Batch) -> Tensor:
     """Without sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 
     Reference: slime use_opsm, opsm_delta.
@@ -203,7 +203,7 @@ class Loss:
 
     surrogate: Surrogate
     weights: Callable[[Batch], Tensor] = get_received_weights
-    token_mask: Callable[[Batch], Tensor] = everything
+    token_mask: Callable[[Batch], Tensor] = keep_all_tokens
     penalty: Callable[[Batch], Tensor] | None = None
 
 
@@ -223,7 +223,7 @@ ANCHORED = {
 VARIANTS = {
     "": Loss(ppo),
     "_acrl": Loss(ppo, acrl),
-    "_opsm": Loss(ppo, token_mask=on_policy),
+    "_opsm": Loss(ppo, token_mask=drop_stale_sequences),
     "_vaco": Loss(ppo, anchored_losses.vaco),
     "_bias": Loss(ppo, low_probability_delta),
     "_noise": Loss(ppo, gaussian_noise),
