@@ -72,7 +72,7 @@ FAULTLESS = {"fit": 32, "calibrate": 32, "test": 16}
 RANDOM_POOLS = {"fit": 12, "calibrate": 5, "test": 3}
 """Random policies of each split, with hand-made noise; two logs per variant of each."""
 RANDOM = "random"
-"""Value of the column `policy` of their logs, which the tables count apart from those of the lab's."""
+"""Value of the column `policy` of their logs, which the tables count apart from those of simlab's."""
 SYNTHETIC = {"fit": 4, "calibrate": 2}
 """Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
 SYNTHETIC_CAUSES = {
@@ -379,7 +379,7 @@ EXPERIMENT = Experiment(
     decision_rule="On logs of policies, engines, sizes and variants that the fit never saw: at least 85% of "
     "the faults of realistic size (RMS log rho at least 1.5 times that without the fault) named first, at "
     "most 5% confidently wrong (probability 0.6 or more on a wrong cause), and at least 85% of the logs "
-    "without a fault of policies trained in the lab named rounding. The package keeps the classifier if all "
+    "without a fault of policies trained in simlab named rounding. The package keeps the classifier if all "
     "three hold.",
     run=run,
     minutes=25.0,

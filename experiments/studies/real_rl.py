@@ -3,7 +3,7 @@
 The same recipe, warm start, prompts and objective; only the inference engine differs: vLLM on a CPU in BF16
 with keys and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm,
 the emulation with several seeds, which show how far equal runs differ. A killed run resumes where it was
-saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
+saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of simlab on both sides.
 """
 
 import contextlib

@@ -139,9 +139,9 @@ def find_devices(text: str) -> tuple[int, Device]:
 
 
 def find_model(name: str) -> TransformerConfig:
-    """Return a model of `REAL_MODELS`, a preset of the lab, or the model of a `config.json` or its folder.
+    """Return a model of `REAL_MODELS`, a preset of simlab, or the model of a `config.json` or its folder.
 
-    Raises `ValueError` listing the names, or naming what the lab does not read in the file.
+    Raises `ValueError` with the known names, or with the fields of the file that simlab does not support.
     """
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path

@@ -1,4 +1,4 @@
-"""The verl plug-in inside real verl, on CPU: losses against the lab's own, learning rate, dump."""
+"""The verl plug-in inside real verl, on CPU: losses against simlab's own, learning rate, dump."""
 
 import json
 import os
@@ -40,7 +40,7 @@ DFPO = (
 )
 # clip_ratio_c of the side script.
 NO_CAP = 1e10
-# Variant of `verl_plugin_side.py` -> the lab's objective.
+# Variant of `verl_plugin_side.py` -> simlab's objective.
 OBJECTIVE_OF = {
     "grpo": GRPO,
     **{
@@ -160,7 +160,7 @@ def test_the_rates_are_those_of_the_lab(answers):
     expected = [factors(length, arrays["lengths"]), factors(mismatch, arrays["log_weights"])]
     assert min(expected[0]) < 1
     assert min(expected[1]) < 1
-    # The lab's smoothing is float32.
+    # simlab's smoothing is float32.
     np.testing.assert_allclose(arrays["rates"], expected, rtol=1e-6)
 
 

@@ -1,6 +1,6 @@
 """Equal to verl 0.9.1, value and gradient, on the batches that `scripts/verl_goldens.py` drew.
 
-OBJECTIVE_OF is the mapping from what verl is told there (VARIANTS) to the lab's presets and overrides.
+OBJECTIVE_OF is the mapping from what verl is told there (VARIANTS) to simlab's presets and overrides.
 """
 
 from dataclasses import replace
@@ -69,7 +69,7 @@ NEW = {
     "gpg otb": resolve("gpg", advantage="otb"),
     "gpg otb_full_tail": resolve("gpg", advantage="otb_full_tail"),
 }
-# verl overflows where the lab bounds log r; see wide_ratio and GeometricMean.
+# verl overflows where simlab bounds log r; see wide_ratio and GeometricMean.
 OVERFLOWING = ("gmpo", "clip_cov", "kl_cov")
 
 
@@ -78,7 +78,7 @@ def with_rejection(objective: Objective, name: str, baseline: str = "all") -> Ob
     return replace(objective, rejections=(REJECTIONS[name],), baseline=baseline)
 
 
-# verl variant -> the lab's objective.
+# verl variant -> simlab's objective.
 OBJECTIVE_OF = {
     "reinforce": resolve("reinforce"),
     "rloo": resolve("rloo"),
@@ -141,7 +141,7 @@ def goldens():
 
 
 def expected(arrays, label: str, name: str) -> Golden:
-    """verl's answer, adapted where the lab deviates on purpose."""
+    """verl's answer, adapted where simlab deviates on purpose."""
     golden = golden_from(arrays, label, name)
     if label == "empty" and name.startswith("gmpo"):
         # verl's geo_mean divides by all sequences, its other losses (and ours) by those with tokens.

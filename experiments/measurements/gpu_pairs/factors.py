@@ -11,7 +11,7 @@ from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
 FACTORS = ("format", "accumulator", "order")
 NARROW = 13
 SPLITS = 2
-SHORT_TILE = 16  # sequences of the lab are shorter than one tile of a real kernel
+SHORT_TILE = 16  # sequences of simlab are shorter than one tile of a real kernel
 
 
 def between(changed: frozenset[str]) -> Engine:

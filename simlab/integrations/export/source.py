@@ -55,7 +55,7 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
     result = load(folder)
     rows = {str(row["arm"]): row for row in result.stored_runs().iloc[::-1].to_dict("records")}
     chosen = _chosen(rows, arm)
-    # A warm start is kept by its hash, and stays in the lab.
+    # The result names the warm start by its hash; the verl run starts from its own model.
     changes = {name: value for name, value in result.fields(chosen["run"]).items() if name != "warm_start"}
     return _join_names(folder.name, str(chosen["arm"])), run_config({}, changes)
 

@@ -1,4 +1,4 @@
-"""An objective of the lab as verl's loss mode, estimator, rollout correction, and the plug-in's settings."""
+"""Convert an objective into verl's loss mode, estimator, rollout correction and plug-in settings."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The lab's objectives as policy losses of verl, for torch.
+"""simlab's objectives as policy losses of verl, for torch.
 
 A surrogate maps a `Batch` to u [B, T]; the loss is minus the aggregate of A u w. Names, bounds and gradients
 are those of `simlab.objectives`; a test compares value and gradient inside verl.

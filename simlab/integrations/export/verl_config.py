@@ -1,4 +1,4 @@
-"""The way back: from a verl YAML to the nearest run of the lab, and what differs."""
+"""Convert a verl YAML into the nearest simlab run, and list the differences."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -37,14 +37,14 @@ REJECTIONS = {"seq_mean_k1": "geo_mask", "seq_mean_k3": "k3_mask"}
 
 @dataclass(frozen=True)
 class Nearest:
-    """A run in the lab's plain values, and what is not as in the YAML."""
+    """A run in plain values of simlab, and its differences from the YAML."""
 
     config: dict[str, Json]
     differences: list[str]
 
 
 def nearest_config(text: str) -> Nearest:
-    """Return the run of the lab that is nearest to a verl config in YAML.
+    """Return the run of simlab that is nearest to a verl config in YAML.
 
     Keys that are missing have verl's defaults. Raises `ValueError` for text that is not a YAML mapping and
     for an unknown loss mode, and `ImportError` naming what to install without PyYAML.
@@ -94,7 +94,7 @@ def _objective(flat: Flat, differs: list[str]) -> dict[str, Json]:
         changes["anchor"] = "old"
     modifiers, more = _corrections(flat, differs)
     modifiers += ["opsm"] if mode.endswith("_opsm") else []
-    # What the plug-in's settings share with the lab's objectives has one name.
+    # A setting that the plug-in shares with simlab's objectives has the same name there.
     shared = {
         "acrl_": "acrl" in modifiers,
         "opsm_": "opsm" in modifiers,
@@ -126,7 +126,7 @@ def _estimator(flat: Flat, differs: list[str]) -> dict[str, Json]:
     fields: dict[str, Json] = {"advantage": ours.get(estimator, "grpo")}
     if get(flat, "algorithm.filter_groups.enable"):
         fields["group_filter"] = True
-        differs.append("filter_groups: the lab drops groups of equal rewards, verl samples others")
+        differs.append("filter_groups: simlab drops groups of equal rewards, verl samples others")
     return fields
 
 
@@ -158,7 +158,7 @@ def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, J
         numbers = [float(part) for part in bounds[0].split("_")]
         changes["rejection_bounds"] = numbers if len(numbers) > 1 else numbers[0]
     elif masks:
-        differs.append(f"rollout_rs_threshold {','.join(bounds)}: the lab's defaults stand for it")
+        differs.append(f"rollout_rs_threshold {','.join(bounds)}: replaced by simlab's defaults")
     return modifiers, changes
 
 
