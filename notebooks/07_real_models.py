@@ -63,8 +63,8 @@ checkpoint = save_checkpoint(OUT / "policy", config, params)
 sorted(path.name for path in checkpoint.iterdir())
 
 # %% [markdown]
-# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, tokenizer
-# included.
+# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, with its
+# tokenizer.
 
 # %%
 config, params = load_checkpoint(checkpoint)

@@ -1,6 +1,6 @@
-"""Every arm of the training experiments by name, with the initial policies that its runs start from.
+"""Arms of the training experiments by name, with their initial policies.
 
-The result cache knows a run by its content, so an arm that several experiments read is computed once.
+The key of the result cache is the config of a run, so an arm that several experiments share is computed once.
 """
 
 from dataclasses import replace

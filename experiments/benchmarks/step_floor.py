@@ -1,4 +1,4 @@
-"""The arithmetic floor of a training step: its matrix products alone, as fast as the machine makes them."""
+"""Measure the arithmetic floor of a training step: its matrix products alone, at full speed."""
 
 from collections import Counter
 from collections.abc import Callable

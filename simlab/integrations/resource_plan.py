@@ -1,4 +1,4 @@
-"""Memory and time of a training step of a real model on given devices, as arithmetic to check.
+"""Estimate memory and time of a training step of a real model on given devices, with formulas.
 
 Bytes and seconds are per device. Assumed: states, work and batch divide evenly over all devices; training in
 BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and the rest recomputed; the engine
@@ -244,7 +244,7 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
 
 
 def plan(model: str, devices: str, step: Step) -> list[Item]:
-    """Return the lines of a plan. Raises `ValueError` for unknown names and for what cannot run."""
+    """Return the lines of a plan. Raises `ValueError` for unknown names and for a step that cannot run."""
     config, (count, device) = find_model(model), find_devices(devices)
     total, active = parameter_counts(config)
     return [

@@ -125,12 +125,12 @@ def vespo(pair: PolicyPair, sign: int, cap: float = 3.0) -> Float[np.ndarray, "S
 def drop_tokens(
     keep: Callable[[PolicyPair, int], Bool[np.ndarray, "S T"]], cap: float = np.inf
 ) -> Correction:
-    """min(rho, cap) of the tokens that `keep` keeps; the denominators stay."""
+    """Return weights min(rho, cap) of the tokens that `keep` [S, T] selects; denominators are unchanged."""
     return by_sign(lambda pair, sign: np.minimum(_rho(pair), cap) * keep(pair, sign))
 
 
 def remove_tokens(keep: Callable[[PolicyPair], Bool[np.ndarray, "S T"]]) -> Correction:
-    """Weights of one; tokens that `keep` [S, T] drops leave the loss, empty sequences the baseline."""
+    """Return weights of one; other tokens leave the loss, and empty sequences the baseline."""
 
     def compute_weighting(pair: PolicyPair) -> Weighting:
         in_loss = keep(pair) & pair.space.mask

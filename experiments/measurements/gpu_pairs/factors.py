@@ -1,4 +1,4 @@
-"""Engines between two GPUs: format, accumulator and order exchanged one by one, and exact Shapley shares."""
+"""Replace format, accumulator and order of one GPU by those of another; compute exact Shapley shares."""
 
 from dataclasses import replace
 

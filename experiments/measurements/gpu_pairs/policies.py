@@ -1,4 +1,4 @@
-"""Scored policies: tokens of simlab's trained policies, and real logits, each under any engine."""
+"""Score tokens of policies trained in simlab, and logits of a real model, under any engine."""
 
 import tempfile
 from collections.abc import Callable

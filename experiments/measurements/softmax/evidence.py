@@ -1,4 +1,4 @@
-"""Numbers of the claims and of their notes, each with its interval, from the tables of the experiment."""
+"""Compute the estimates of the claims and of their notes, with intervals, from the tables."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Softmax in few bits: the paper's Gaussian logits, every format, and the logits of a real model."""
+"""Measure a softmax in few bits on the paper's Gaussian logits and on the logits of a real model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass

@@ -1,8 +1,8 @@
 """Token probabilities of Gaussian logits, drawn as in the paper's Appendix C.1.
 
 Logits z ~ N(0, 1.5^2) in float32, a vocabulary of 2048; tokens are drawn from the rounded
-probabilities, and both probabilities of each drawn token are stored. The paper says how many token
-probabilities it computes (5e4), not from how many vectors of logits: that is `per_vector`.
+probabilities, and both probabilities of each drawn token are stored. The paper states the number of token
+probabilities (5e4), but not the number of vectors of logits, which sets `per_vector`.
 """
 
 from functools import partial

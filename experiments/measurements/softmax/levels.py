@@ -1,4 +1,4 @@
-"""The discrete levels of rounded probabilities: how many, and whether they move with the seed."""
+"""Count the discrete levels of rounded probabilities, and compare them between seeds."""
 
 from itertools import combinations
 

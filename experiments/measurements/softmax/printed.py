@@ -1,4 +1,4 @@
-"""Compare the printed table with ours: find the reading and rounding placement of its numbers."""
+"""Compare the paper's table with ours, to find the sample size and the placement of its rounding."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The tables of the experiment, one function each; all take sizes and seeds and return rows or frames."""
+"""Build the tables of the experiment, with one function per table."""
 
 from collections.abc import Callable, Sequence
 

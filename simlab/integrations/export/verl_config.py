@@ -47,7 +47,7 @@ def nearest_config(text: str) -> Nearest:
     """Return the run of simlab that is nearest to a verl config in YAML.
 
     Keys that are missing have verl's defaults. Raises `ValueError` for text that is not a YAML mapping and
-    for an unknown loss mode, and `ImportError` naming what to install without PyYAML.
+    for an unknown loss mode, and `ImportError` with the install command if PyYAML is missing.
     """
     flat = flat_config(text)
     differs: list[str] = []

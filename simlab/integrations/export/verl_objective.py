@@ -68,7 +68,7 @@ NEVER = "1e-30"
 
 @dataclass
 class Draft:
-    """A `VerlRun` in the making; what cannot be mapped collects in `rejected`."""
+    """A `VerlRun` under construction; `rejected` lists the settings without a counterpart in verl."""
 
     backend: str
     overrides: dict[str, Json]

@@ -52,7 +52,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True)
 class VerlRun:
-    """Hydra overrides by key (`+` before a new one), environment variables, and what is not the same."""
+    """Hydra overrides by key (`+` before a new one), environment variables, and differences from simlab."""
 
     backend: str
     overrides: Overrides
@@ -254,7 +254,7 @@ def verl_script(run: VerlRun, name: str, dump: str | None = None) -> str:
 
 
 def overrides_of(run: VerlRun, name: str, environment: dict[str, str]) -> list[str]:
-    """Return all overrides in Hydra's grammar; Ray wants its variables as text."""
+    """Return all overrides in Hydra's grammar; Ray needs variables as text."""
     table = {**run.overrides, "trainer.experiment_name": name}
     variables = [
         f"+ray_kwargs.ray_init.runtime_env.env_vars.{key}={_quote(text)}" for key, text in environment.items()

@@ -94,7 +94,7 @@ def grpo_fix(batch: Batch) -> Tensor:
 
 
 def grpo_fix_weight(batch: Batch) -> Tensor:
-    """The same as a constant weight on the score.
+    """`grpo_fix` as a constant weight on the score.
 
     Reference: cancel Eq. 81, 82.
     """
@@ -180,12 +180,12 @@ def gaussian_noise(batch: Batch) -> Tensor:
 
 
 def keep_all_tokens(batch: Batch) -> Tensor:
-    """All tokens stay."""
+    """Keep all tokens."""
     return batch.mask
 
 
 def drop_stale_sequences(batch: Batch) -> Tensor:
-    """Without sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
+    """Drop sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 
     Reference: slime use_opsm, opsm_delta.
     """
@@ -196,7 +196,7 @@ def drop_stale_sequences(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss: what multiplies the advantage, of which tokens. Registered as `simlab_` and its name.
+    """A policy loss, registered as `simlab_` and its name: the factor of the advantage, and the token mask.
 
     `penalty` [B, T] is averaged over the tokens, times `rollout_kl_coefficient`.
     """
@@ -286,7 +286,7 @@ def batch_of(
     weights: Tensor | None,
     settings: Settings,
 ) -> Batch:
-    """Return what verl calls a policy loss with as one record; padding holds zeros, weights one."""
+    """Return the arguments of a verl policy loss as one record; padding holds zeros, weights one."""
     real = mask.bool()
     low, high = config.clip_ratio_low, config.clip_ratio_high
     return Batch(
