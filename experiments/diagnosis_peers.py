@@ -1,7 +1,7 @@
 """Compare `simlab diagnose` with martingale, rldoctor and rlprobe on the same simulated logs.
 
-Needs `python scripts/make_env.py peers`; the smoke version runs simlab alone. Steps have averages for the
-programs that read averages, and martingale is run with and without digests of the engine's weights.
+Needs `python scripts/make_env.py peers`; the smoke version runs simlab alone. Programs that read averages get
+the averages per step. martingale runs with and without digests of the engine's weights.
 """
 
 import json

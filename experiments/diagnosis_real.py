@@ -1,7 +1,7 @@
 """Diagnose logs of vLLM with real faults: reloads, temperature, top-p, a stuck engine, stale sequences.
 
-The lab's trained mixture of experts is sampled by vLLM and scored by the lab in float32. Needs
-`python scripts/make_env.py vllm`; the smoke version samples with an engine of the lab.
+simlab's trained mixture of experts is sampled by vLLM and scored by simlab in float32. Needs
+`python scripts/make_env.py vllm`; the smoke version samples with an engine of simlab.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

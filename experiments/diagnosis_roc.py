@@ -55,11 +55,11 @@ SMOKE_ENGINES = INFER_ENGINES[:4]
 """One of each part of `split_engines`."""
 SMOKE_TREES = 10
 TEST_SEED = 8
-"""Number of the set of test logs. Sets 1 to 6 were looked at: 1 to 3 while signatures and model
-were designed, 4 before MXFP8 and MXFP4 moved from the unseen engines into the fit, 5 before the random
-policies and more INT4 and cache engines did, 6 before the fit had more engines, policies and logs without a
-fault and its offset for `rounding` came from engines left out of the fit. After set 7 nothing changed in the
-fit; the rule lost its fourth clause, so the classifier is judged on set 8."""
+"""Number of the set of test logs. The authors saw the results of sets 1 to 6 before later changes. Sets 1 to
+3 served the design of signatures and model. After set 4, MXFP8 and MXFP4 moved from the unseen engines into
+the fit. After set 5, the fit got random policies and more INT4 and cache engines. After set 6, it got more
+engines, policies and logs without a fault, and the offset of `rounding` from engines left out of the fit.
+After set 7, the fit did not change, but the rule lost its fourth clause, so set 8 is the test."""
 SIZES: dict[str, tuple[tuple[float, float], ...]] = {
     "fit": ((0.0, 0.35), (0.5, 0.85)),
     "calibrate": ((0.0, 0.35), (0.5, 0.85)),
@@ -72,7 +72,7 @@ FAULTLESS = {"fit": 32, "calibrate": 32, "test": 16}
 RANDOM_POOLS = {"fit": 12, "calibrate": 5, "test": 3}
 """Random policies of each split, with hand-made noise; two logs per variant of each."""
 RANDOM = "random"
-"""Value of the column `policy` of their logs, which the tables count apart from those of the lab's."""
+"""Value of the column `policy` of their logs, which the tables count apart from those of simlab's."""
 SYNTHETIC = {"fit": 4, "calibrate": 2}
 """Logs per kind of `injected_faults`, whose policies are random: they widen what the fit has seen."""
 SYNTHETIC_CAUSES = {
@@ -379,7 +379,7 @@ EXPERIMENT = Experiment(
     decision_rule="On logs of policies, engines, sizes and variants that the fit never saw: at least 85% of "
     "the faults of realistic size (RMS log rho at least 1.5 times that without the fault) named first, at "
     "most 5% confidently wrong (probability 0.6 or more on a wrong cause), and at least 85% of the logs "
-    "without a fault of policies trained in the lab named rounding. The package keeps the classifier if all "
+    "without a fault of policies trained in simlab named rounding. The package keeps the classifier if all "
     "three hold.",
     run=run,
     minutes=25.0,

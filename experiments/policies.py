@@ -1,6 +1,6 @@
 """The initial policies of the training experiments: files, or supervised trainings by seed.
 
-A label pairs the runs of different arms that start from the same policy.
+Runs of different arms with the same label start from the same policy.
 """
 
 from collections.abc import Iterable

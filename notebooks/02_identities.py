@@ -127,7 +127,7 @@ plt.show()
 from simlab.theory.cancellation import group_batch, objective_leftover
 
 rng = np.random.default_rng(0)
-# The sequence clip is opened, so that coupling alone is seen.
+# The sequence clip is wide, so that only the coupling has an effect.
 wide = {"clip_low": 1.0, "clip_high": 100.0}
 settings = {"grpo": {}, "grpo_fix": {}, "gspo": wide, "dfpo_none": wide, "dfpo_min": wide, "dfpo_orth": wide}
 shared = np.linspace(-0.5, 0.5, 7 if SMOKE else 21)

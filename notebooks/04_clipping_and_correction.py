@@ -90,7 +90,7 @@ plt.show()
 log_rho = np.linspace(-2.5, 2.0, TOKENS)
 rho = np.exp(log_rho)
 apart = np.abs(np.exp(START) - np.exp(START - log_rho)).mean()
-looks = {
+corrections = {
     "none": ("grpo", {}),
     "TIS": ("grpo+tis", {}),
     "MIS": ("grpo+mis", {}),
@@ -98,7 +98,7 @@ looks = {
 }
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained", sharey=True)
 plain = np.abs(coefficients("grpo"))
-for name, (objective, numbers) in looks.items():
+for name, (objective, numbers) in corrections.items():
     weights = np.abs(coefficients(objective, 0.0, log_rho, **numbers)) / plain
     for axis, row in zip(axes, weights, strict=True):
         axis.plot(rho, row, label=name)

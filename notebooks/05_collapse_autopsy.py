@@ -126,7 +126,7 @@ pd.DataFrame(tables["tokens"]).round(4)
 # %% [markdown]
 # ## One token, layer by layer
 #
-# The error of the worst token after every layer, and what it does to the probabilities.
+# The error of the worst token after every layer, and its effect on the probabilities.
 
 # %%
 pd.DataFrame(tables["autopsy"]).round(4)

@@ -63,8 +63,8 @@ checkpoint = save_checkpoint(OUT / "policy", config, params)
 sorted(path.name for path in checkpoint.iterdir())
 
 # %% [markdown]
-# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, tokenizer
-# included.
+# The checkpoint loads bit-exactly. `vllm serve runs/real_models/policy` would serve this folder, with its
+# tokenizer.
 
 # %%
 config, params = load_checkpoint(checkpoint)
@@ -102,8 +102,8 @@ results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
 #
 # Which engine of the catalog gives the same distribution of log rho in every bin of probability? Distance 0
 # is a perfect prediction; distance 1 is as bad as predicting no mismatch. On the command line, with the
-# figure below: `simlab calibrate runs/real_models/probe runs/real_models/policy --sampler vllm:bfloat16
-# --scorer transformers:float32 --engine vllm-bf16 --engine bf16 --out runs/calibration`.
+# figure below: `simlab calibrate runs/real_models/probe runs/real_models/policy --sample vllm:bfloat16
+# --score transformers:float32 --engine vllm-bf16 --engine bf16 --out runs/calibration`.
 
 # %%
 tokens, samples = results.table("tokens"), results.table("samples")

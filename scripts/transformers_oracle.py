@@ -99,7 +99,7 @@ def smollm2(out: Path) -> None:
 
 
 def read_checkpoint(folder: Path, out: Path) -> None:
-    """Load a checkpoint of the lab as anybody would, and answer the questions beside it."""
+    """Load a checkpoint of simlab as anybody would, and answer the questions beside it."""
     with np.load(folder.parent / "questions.npz") as questions:
         tokens, prompts, length = (questions[name] for name in ("tokens", "prompts", "length"))
         texts = questions["texts"].tolist()

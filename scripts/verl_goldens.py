@@ -53,7 +53,7 @@ def _rejection(option: str, threshold: float | str) -> dict[str, Any]:
     return {"rollout_rs": option, "rollout_rs_threshold": threshold}
 
 
-# The losses of the catalog as the lab's presets set them.
+# The losses of the catalog as simlab's presets set them.
 LOSSES = {
     "reinforce": Variant("gpg", aggregation="seq-mean-token-sum", advantage="remax"),
     "rloo": Variant(clip=(0.2, 0.28), dual_clip=3.0, aggregation="token-mean", advantage="rloo"),

@@ -1,4 +1,4 @@
-"""The arms of the training experiments: what each changes and where its runs start.
+"""The arms of the training experiments: the changes of each, and its initial policies.
 
 `catalog` has all of them by name; the other files declare those of a paper or a task.
 """

@@ -1,6 +1,6 @@
-"""Every arm of the training experiments by name, with the initial policies that its runs start from.
+"""Arms of the training experiments by name, with their initial policies.
 
-The result cache knows a run by its content, so an arm that several experiments read is computed once.
+The key of the result cache is the config of a run, so an arm that several experiments share is computed once.
 """
 
 from dataclasses import replace
@@ -111,7 +111,7 @@ ARMS |= {
 }
 
 
-def _following(kind: str, label: str, followed: str, factor: float) -> Arm:
+def _follow_noise(kind: str, label: str, followed: str, factor: float) -> Arm:
     changes = {**UNTREATED.changes, "engines": EQUAL, "sampling.noise": {"kind": kind, "scale": 1.0}}
     policies = ARMS[followed].initial_policies
     return Arm(changes, policies, label=label, noise_follows=followed, noise_factor=factor)
@@ -128,7 +128,7 @@ WEIGHT_NOISES = {
 }
 """Kind of the noise, and its size over the mismatch that it follows, by label."""
 MATCHED = {
-    arm(label): _following(kind, label, arm(NONE), factor)
+    arm(label): _follow_noise(kind, label, arm(NONE), factor)
     for arm, noises in ((chain_arm, AS_LARGE), (new_arm, LARGER_NOISES | WEIGHT_NOISES))
     for label, (kind, factor) in noises.items()
 }

@@ -1,4 +1,4 @@
-"""Arms on chains of 64 terms whose objective is GRPO where they name no other: *hacking*, *lr*, *vexact*."""
+"""Arms on chains of 64 terms, with GRPO unless they set another objective: *hacking*, *lr*, *vexact*."""
 
 from experiments.arms.changes import (
     EQUAL,

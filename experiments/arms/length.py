@@ -1,4 +1,4 @@
-"""Arms on recurrences, where responses can grow to 128 tokens and longer ones are right more often."""
+"""Arms on recurrences, with up to 128 tokens per response; longer responses get more reward."""
 
 from typing import Any
 

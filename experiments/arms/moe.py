@@ -1,4 +1,4 @@
-"""Arms of an MoE alone: a router in float32, routing replay, and policies that do not learn."""
+"""Arms of an MoE alone: a router in float32, routing replay, and runs with a learning rate near 0."""
 
 from typing import Any
 

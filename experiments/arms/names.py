@@ -1,4 +1,4 @@
-"""Names of arms, from what is treated and where its runs start."""
+"""Build names of arms from the treatment and the set of initial policies."""
 
 STEADY_RATE = 4e-4
 """BF16 runs from the MoE policies are stable at this rate, and not at the 7e-4 of the dense arms."""

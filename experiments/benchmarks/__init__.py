@@ -1,1 +1,1 @@
-"""Benchmarks are experiments too: ratios measured in one run, results in the same store."""
+"""Benchmarks: experiments that measure time and memory, as ratios within one run."""

@@ -1,8 +1,8 @@
-"""Time to the first step and to the end of a sweep in a new process, and the forecast of the latter.
+"""Measure the time of a sweep in a new process, to its first step and to its end, and its forecast.
 
-Each sweep runs in processes of its own, with an empty or a filled cache. `process_seconds` starts with the
-process, `seconds` after Python has imported the package, `remaining_seconds` when the forecast is printed;
-`cpu_seconds` is that of all processes.
+Each sweep runs in its own processes, with an empty or a filled cache. `process_seconds` starts with the
+process, `seconds` after the import of simlab, and `remaining_seconds` when the forecast is printed.
+`cpu_seconds` is the CPU time of all processes.
 """
 
 import os

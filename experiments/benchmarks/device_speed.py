@@ -1,8 +1,8 @@
-"""Measure how many flagship runs a device makes at once, against its roofline measured in the same run.
+"""Measure the throughput of parallel flagship runs against the roofline of the device in the same run.
 
-Operations and bytes are those of the matrix products (`step_floor`), each reading its operands and writing
-its result once; what emulation, norms and sampling add counts as time lost, and operands that stay in a cache
-may beat the memory that the ceiling is measured in.
+Operations and bytes are those of the matrix products (`step_floor`). Each product reads its operands and
+writes its result once. The time of emulation, norms and sampling counts as lost. Operands in a cache can be
+read faster than the memory whose speed is the ceiling.
 """
 
 import time

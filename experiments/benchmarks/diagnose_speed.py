@@ -1,4 +1,4 @@
-"""Time of `simlab diagnose`, from the command to its answers, on logs of every format that it reads."""
+"""Measure the run time of `simlab diagnose` on logs of every format that it reads."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Time of a step under engines of each kind: one run and a run batch, cold and warm, wall and CPU seconds.
+"""Measure a step under engines of each kind: one run and a batch, cold and warm, wall and CPU seconds.
 
 The calls are those of a sweep: `sample` and `learn` of a batch whose engines are constants. Training is in
 float32, so all engines share `learn`.

@@ -1,8 +1,8 @@
-"""Sweeps under faults: kills, full disks, damaged files, two sweeps in one folder, a clock that runs back.
+"""Inject faults into sweeps: kills, full disks, damaged files, two sweeps in one folder, clock set back.
 
-Each fault hits a small sweep, which is then called again. No finished run may be lost or computed twice, the
-tables must end with the bytes of an undisturbed sweep, and a sweep that cannot continue must fail with one
-clear line.
+Each fault is injected into a small sweep, which is then started again. No finished run may be lost or
+computed twice. The final tables must equal those of an undisturbed sweep byte by byte. A sweep that cannot
+continue must fail with one clear line.
 """
 
 import itertools

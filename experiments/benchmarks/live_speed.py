@@ -1,4 +1,4 @@
-"""CPU time of a live diagnosis of a step's padded batch, of the part that it reads and of all tokens."""
+"""Measure the CPU time of a live diagnosis of a padded batch: with the token limit and with all tokens."""
 
 import time
 

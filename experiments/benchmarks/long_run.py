@@ -1,4 +1,4 @@
-"""A run of ten thousand steps: memory at the end of every chunk, and a second end from a checkpoint."""
+"""Run ten thousand steps: memory after each chunk, and the last tenth repeated from a checkpoint."""
 
 import shutil
 import sys

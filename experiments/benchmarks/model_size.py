@@ -1,4 +1,4 @@
-"""Cost of larger models and longer responses: compilation, a step, memory; each in a process of its own."""
+"""Measure compilation, step and memory of larger models and longer responses, each in its own process."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Time of emulated matrix products as a multiple of one float32 product of the same shape."""
+"""Measure the time of emulated matrix products, as a multiple of a float32 product of the same shape."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Throughput of quantize-dequantize against the memory limit and against other libraries."""
+"""Measure the throughput of quantize-dequantize against the memory limit and against other libraries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Time of compilation, step and rollout: at an earlier commit and now, by the form of engines.
+"""Measure compilation, step and rollout at an earlier commit and now, with engines in both forms.
 
-CPU seconds depend less on what else the machine does than wall seconds. Old and new alternate.
+CPU seconds depend less on other processes than wall seconds. Runs of the two versions alternate.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The arithmetic floor of a training step: its matrix products alone, as fast as the machine makes them."""
+"""Measure the arithmetic floor of a training step: its matrix products alone, at full speed."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -71,12 +71,12 @@ def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
     for _ in range(length - 1):
         rollout += forward(config, sequences, 1, keys) + head(config, sequences)
 
-    def scoring(parts: int) -> Counter[Product]:
+    def count_scoring(parts: int) -> Counter[Product]:
         prompts = forward(config, recipe.prompts_per_step // parts, prompt_length, keys - 1)
         responses = forward(config, sequences // parts, length - 1, keys - 1)
         return prompts + responses + head(config, sequences // parts * length)
 
-    score, part = scoring(1), with_backward(scoring(recipe.minibatches))
+    score, part = count_scoring(1), with_backward(count_scoring(recipe.minibatches))
     updates = Counter({product: recipe.minibatches * count for product, count in part.items()})
     return {"rollout": rollout, "score": score, "updates": updates, "step": rollout + score + updates}
 

@@ -1,4 +1,4 @@
-"""Time of one training step and its parts, against its arithmetic floor, the step in PyTorch and in TRL."""
+"""Measure a training step and its parts, its arithmetic floor, and the same step in PyTorch and TRL."""
 
 import json
 import os

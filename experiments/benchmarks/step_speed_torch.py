@@ -1,8 +1,7 @@
-"""The training step in PyTorch: the same model, emulated FP8 rounding, KV-cache decode, minibatch updates.
+"""Run the training step in PyTorch: same model, emulated FP8 rounding, KV-cache decode, minibatch updates.
 
-The peer of the speed benchmark, written to be fast: weights are quantized once per rollout, a decode step,
-the scoring and the loss with its gradient are compiled, AdamW is fused, subnormals are flushed. It measures
-no metrics, which simlab does.
+This implementation is optimized: weights are quantized once per rollout; decode step, scoring, and loss with
+gradient are compiled; AdamW is fused; subnormals are flushed. Unlike simlab, it computes no metrics.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""The same step by TRL's GRPOTrainer in float32, a peer of the speed benchmark.
+"""Run the same training step with TRL's GRPOTrainer in float32.
 
 Runs in the environment of requirements/trl.txt, without simlab: `python step_speed_trl.py SETTINGS.json`.
 Prints one line of JSON: the seconds of each step. A step is a rollout of `prompts` x `group_size` responses
-by transformers' `generate` and `minibatches` updates. Rewards are drawn at random: what is timed does not
-depend on them, but a group without spread would have no gradient.
+by transformers' `generate` and `minibatches` updates. Rewards are random: the time does not depend on
+them, but a group with equal rewards would have no gradient.
 """
 
 # pyright: reportMissingImports=false
@@ -29,12 +29,12 @@ class Clock(TrainerCallback):
         self.times = []
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Note it."""
+        """Record the time of the step."""
         del args, state, control, kwargs
         self.times.append(time.perf_counter())
 
 
-def coin(completions, **columns):
+def reward_at_random(completions, **columns):
     """Reward each completion at random."""
     del columns
     return [float(random.random() < 0.5) for _ in completions]
@@ -66,7 +66,7 @@ def main(settings: dict) -> None:
         )
         trainer = GRPOTrainer(
             AutoModelForCausalLM.from_pretrained(settings["checkpoint"], dtype=torch.float32),
-            reward_funcs=coin,
+            reward_funcs=reward_at_random,
             args=config,
             train_dataset=Dataset.from_list([{"prompt": text} for text in settings["texts"]]),
             processing_class=AutoTokenizer.from_pretrained(settings["checkpoint"], padding_side="left"),

@@ -1,7 +1,7 @@
-"""Cost of a sweep by runs, runs per batch, response length and steps; processes.
+"""Measure the time of a sweep against runs, runs per batch, response length, steps and processes.
 
-Times are of the steady state, compilation apart, each the fastest of a few. On an accelerator widths go to
-512.
+Times are of the steady state, without compilation; each is the fastest of a few. On an accelerator, batches
+have up to 512 runs.
 """
 
 import math

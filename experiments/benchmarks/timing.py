@@ -1,4 +1,4 @@
-"""Timing of calls and sweeps: every benchmark interleaves what it compares, in another order each round."""
+"""Time calls and sweeps; benchmarks interleave the cases that they compare, in a new order each round."""
 
 import json
 import os

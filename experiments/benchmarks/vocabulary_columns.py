@@ -1,4 +1,4 @@
-"""Memory and time of the log-probabilities of all tokens, which score centering and Top-K DPPO read."""
+"""Measure memory and time of full-vocabulary log-probs, which score centering and Top-K DPPO read."""
 
 import jax
 import jax.numpy as jnp

@@ -1,1 +1,1 @@
-"""Simulated logs of lab policies with injected faults: forward passes, log assembly, fit and evaluation."""
+"""Simulate logs of simlab policies with injected faults; fit and evaluate the classifier on them."""

@@ -116,21 +116,21 @@ def move_by_age(draft: Draft, age: np.ndarray) -> None:
     )
 
 
-def long_are_old(draft: Draft) -> None:
+def age_long_responses(draft: Draft) -> None:
     """Sample long responses some updates ago: they finish later than short ones."""
     lag = np.clip(np.argsort(np.argsort(draft.lengths)) * 5 // len(draft.lengths), 0, 4)
     move_by_age(draft, lag[draft.sequence])
     draft.columns["version"] = draft.step - lag
 
 
-def two_ages(draft: Draft) -> None:
+def mix_ages(draft: Draft) -> None:
     """Mix fresh sequences with some of one age."""
     late = draft.rng.random(len(draft.lengths)) < draft.rng.choice([0.25, 0.5])
     draft.move("old 6", scale_nats(draft, 0.05, 0.6), late[draft.sequence][:, None])
     draft.columns["version"] = draft.step - 6 * late
 
 
-def stale(with_version: bool, within: bool = False) -> Change:
+def age_sequences(with_version: bool, within: bool = False) -> Change:
     def change(draft: Draft) -> None:
         lag = draft.rng.integers(0, 5, len(draft.lengths))
         age = lag[draft.sequence].astype(float)
@@ -151,7 +151,7 @@ def jump(draft: Draft) -> None:
     draft.move(f"gap {gap}", scale_nats(draft), (draft.index >= begin)[:, None])
 
 
-def grows(draft: Draft) -> None:
+def stretch_rotations(draft: Draft) -> None:
     """Give other rotations whose error grows with the index, as a wrong rope scaling does."""
     fraction = draft.index / draft.lengths.max()
     level = np.clip((fraction * len(ROPE_FACTORS)).astype(int), 0, len(ROPE_FACTORS) - 1)
@@ -165,7 +165,7 @@ def dynamic_rope(draft: Draft) -> None:
     draft.move("rope 4.0", scale_nats(draft, 0.05, 0.8), late[:, None])
 
 
-def alternate(draft: Draft) -> None:
+def shift_alternate_chunks(draft: Draft) -> None:
     """Shift the positions in every second chunk of a chunked prefill."""
     chunk = int(draft.rng.choice([8, 32, 128, 512]))
     while chunk > 8 and chunk * 3 > draft.lengths.max():

@@ -146,14 +146,14 @@ def replace_ids(draft: Draft, changed: np.ndarray) -> None:
     draft.logp_train[near] = moved[np.arange(len(near)), draft.token[near]]
 
 
-def slip(draft: Draft) -> None:
+def shift_rest(draft: Draft) -> None:
     """Shift the trained list by one from a random token of some sequences on: one id became two."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
     begin = draft.rng.uniform(0, 0.8, len(draft.lengths))
     shift_trained(draft, chosen, begin, np.ones_like(begin))
 
 
-def slip_and_return(draft: Draft) -> None:
+def shift_part(draft: Draft) -> None:
     """Shift the trained list for some tokens only: one id became two, and later two became one."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
     begin = draft.rng.uniform(0, 0.6, len(draft.lengths))

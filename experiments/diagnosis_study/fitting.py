@@ -124,7 +124,7 @@ def calibrate(
         scores: Scores [R, K] of held-out logs.
         causes: Their causes, [R].
         usual: Signatures of held-out logs with a known cause.
-        is_trained: Whether a policy was trained in the lab, [R]: the offset counts the logs of these, because
+        is_trained: Whether a policy was trained in simlab, [R]: the offset counts the logs of these, because
             the noise of random policies belongs to no engine and is easier to name.
     """
     index = np.searchsorted(model.causes, causes.astype(str))

@@ -1,4 +1,4 @@
-"""Forward passes of a lab policy under emulated engines and with faults inside: logits per context.
+"""Forward passes of a simlab policy under emulated engines and with faults inside: logits per context.
 
 A pool holds one set of contexts of one policy, and logits and hidden states of each engine and of each faulty
 forward pass at exactly these contexts. Logs are then assembled in NumPy, which is cheap.
@@ -360,7 +360,7 @@ def _dropout(
         kept = jax.random.bernoulli(next(keys), 1 - rate, update.shape)
         return plain(stored, jnp.where(kept, update / (1 - rate), 0), engine)
 
-    # The lab's models have no dropout; this adds it, while tracing, where Hugging Face's have it.
+    # simlab's models have no dropout; this adds it, while tracing, where Hugging Face's have it.
     with mock.patch.object(transformer, "add_residual", drop_units):
         return _read_eagerly(params, config, tokens, "f32")
 

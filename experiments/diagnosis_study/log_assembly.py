@@ -1,7 +1,7 @@
 """Logs of real size from the contexts of a pool: inference engine, loader and training engine, with faults.
 
 A response is a sequence of the pool, or chains contexts to thousands of tokens. A wide head splits each of
-the lab's 32 tokens into up to 64, and a table maps these to up to 100,000 ids. The token is drawn from the
+simlab's 32 tokens into up to 64, and a table maps these to up to 100,000 ids. The token is drawn from the
 logits of the inference engine and both engines score it.
 """
 
@@ -29,7 +29,7 @@ NATURAL, BARE, SCALED, COARSE = 0.4, 0.35, 0.6, 0.5
 
 @dataclass(frozen=True)
 class WideHead:
-    """A head that splits each of the lab's tokens: logit + hidden x `rows` + `prior`, times `sharpness`.
+    """A head that splits each of simlab's tokens: logit + hidden x `rows` + `prior`, times `sharpness`.
 
     - `rows` [D, V x splits], `prior` [splits]: less probable splits are rarer, as in a real vocabulary.
     """
@@ -51,7 +51,7 @@ class WideHead:
 
 
 def make_head(rng: np.random.Generator, pool: Pool, splits: int) -> WideHead:
-    """Return a head with `splits` tokens for each of the lab's."""
+    """Return a head with `splits` tokens for each of simlab's."""
     width = pool.reference.hidden.shape[1]
     scale = rng.uniform(0.5, 2.0) / (np.sqrt(width) * pool.reference.hidden.std())
     rows = scale * rng.normal(size=(width, LAB_VOCABULARY * splits))

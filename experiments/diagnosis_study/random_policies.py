@@ -1,4 +1,4 @@
-"""Pools of random policies with hand-made noise: they widen the fit beyond policies trained in the lab.
+"""Pools of random policies with hand-made noise: they widen the fit beyond policies trained in simlab.
 
 People try `simlab diagnose` on logs that no model wrote: logits of a random head, a Gaussian for rounding,
 and a fault by formula. These pools have the names of `forward_passes.Pool`, so that every fault applies.

@@ -1,4 +1,4 @@
-"""The mismatch that each part of the flagship's engine makes: exact shares of groups of sites."""
+"""Attribute the mismatch of the flagship's engine to groups of sites: exact Shapley shares."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

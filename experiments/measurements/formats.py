@@ -1,4 +1,4 @@
-"""Each number format, applied to a million numbers: error, range and levels, in every rounding mode."""
+"""Round a million numbers to each format in every rounding mode: error, range and number of levels."""
 
 import jax
 import numpy as np

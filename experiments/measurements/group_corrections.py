@@ -1,8 +1,8 @@
-"""Exact bias, spread and error of all corrections at one setting in which complete groups can be enumerated.
+"""Compute exact bias, standard deviation and error of all corrections by enumerating complete groups.
 
-Masks that see the whole batch (M2PO, the second-moment mask) and score centering have no weight per sample,
-so `theory_corrections` leaves them out. Here a group of four is the batch, and all 65536 groups of sequences
-of four binary tokens are summed.
+Masks over the complete batch (M2PO, the second-moment mask) and score centering have no weight per sample, so
+`theory_corrections` omits them. Here a group of four is the batch. The sums run over all 65536 groups of
+sequences of four binary tokens.
 """
 
 from experiments.measurements.theory_corrections import pair

@@ -1,4 +1,4 @@
-"""The local GPU against the models of tensor cores: the same products, bit by bit, in every known order."""
+"""Compare products on the local GPU bit by bit with the models of tensor cores, in every known order."""
 
 import subprocess
 from collections.abc import Callable

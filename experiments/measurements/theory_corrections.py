@@ -1,7 +1,7 @@
-"""Bias and variance of every correction and mask for the mismatch ratio at equal mismatch, exactly.
+"""Compute exact bias and variance of every correction and mask for the IS ratio at equal mismatch.
 
-All sequences of a tabular policy (V = 3) are enumerated, so there is no sampling error: the spread is
-over policies, engine noises and reward tables.
+All sequences of a tabular policy (V = 3) are enumerated, so there is no sampling error. The standard
+deviation is over policies, engine noises and reward tables.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Survival bias, exactly: mean rho by probability bin for each format, sorted by either policy.
+"""Compute the exact survival bias: mean rho by probability bin for each format, sorted by either policy.
 
 Logits are N(0, 1.5^2) over 2048 tokens, as in the papers' softmax study; only the logits are rounded, so
 that no probability underflows. The mean over sampled tokens is a sum over the vocabulary, not a sample.

@@ -1,8 +1,8 @@
 """The claims of *acrl*: a controlled discrepancy keeps training stable and entropy high.
 
-Experiments run chains of 64 terms, with noise levels at which d begins at about the paper's X: .013 to
-nearest, .031 truncated. `acrl_dynamics` varies gamma, X and the level of Y; `acrl_variants` the distance of
-the engines; `acrl_algorithms` the algorithm (Tab. 4); `moe_dynamics` the model.
+Experiments run chains of 64 terms, with noise levels at which the discrepancy starts at about the paper's X:
+0.013 to nearest, 0.031 truncated. `acrl_dynamics` varies gamma, X and the level of Y; `acrl_variants` the
+distance of the engines; `acrl_algorithms` the algorithm (Tab. 4); `moe_dynamics` the model.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """The claims of *cancel*: tokens that right and wrong answers share should receive no push.
 
 Experiments: `cancel_dynamics` runs a template task whose answers share most tokens; `spelling_dynamics` a
-task with two right answers. Initial policies learned from demonstrations with wrong digits, so that there is
-much to gain; clip ranges are those of the GSPO recipe, the paper names none. Identities are in `theory`.
+task with two right answers. Initial policies are trained on demonstrations with wrong digits, so that reward
+can rise. The paper states no clip ranges; those of the GSPO recipe are used. Identities are in `theory`.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ DRIFT = m.diagnostic_late_log("kl_to_base", "KL to the first policy")
 BEYOND = m.diagnostic_late("beyond_clip", "share of tokens beyond the clip range")
 HELD_OUT = m.diagnostic_late("held_out_avg_at_k", "held-out reward")
 GAIN = 0.15
-"""In the second edition, from other policies, every run that C10 compares gained it."""
+"""In an earlier run from other policies, every run that C10 compares gained it."""
 PACE = m.steps_to_gain(GAIN)
 SOONER = "half of the printed 9%"
 TWO, TWENTIETH = 0.02, 0.05

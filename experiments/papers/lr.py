@@ -1,7 +1,8 @@
-"""The claims of *lr*: mismatch is a matter of the learning rate, and schedules cure it.
+"""Claims of *lr*: the learning rate controls the mismatch, and schedules prevent a collapse.
 
 Experiments: `lr_dynamics` runs chains of 64 terms at the truncated noise level of *acrl*, at which a run
-without correction collapses. `length_dynamics` runs a task where length pays. Identities are in `theory`.
+without correction collapses. `length_dynamics` runs a task in which longer responses get more reward.
+Identities are in `theory`.
 """
 
 from math import log

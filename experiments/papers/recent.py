@@ -1,7 +1,7 @@
 """Claims about corrections and losses from sources other than the papers of this project.
 
-Experiments: `theory_corrections` computes the fraction of tokens that each trust region drops, exactly, in
-three ways in which engines drift apart. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
+Experiments: `theory_corrections` computes the exact fraction of tokens that each trust region drops, for
+three kinds of growing mismatch. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
 dual clip is verl's default. `routing_replay` scores the responses of MoE policies with and without R3.
 `remedies` trains with trust regions of 2026 and with IcePop.
 """

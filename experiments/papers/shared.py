@@ -1,8 +1,8 @@
-"""Constructors of claims, the margins that several papers share with their reasons, and premises.
+"""Construct claims: criteria, margins with reasons, and premises that several papers share.
 
-A margin is the smallest effect that counts. None was set on a stored estimate: shares of a loss count from a
-fifth, growth of the mismatch from a factor of 1.5, rewards from the difference that 24 initial policies can
-resolve.
+A margin is the smallest effect of interest. No margin depends on a stored estimate. The margin of a recovered
+fraction is a fifth, that of the growth of the mismatch a factor of 1.5, and that of a reward the difference
+that 24 initial policies can resolve.
 """
 
 from collections.abc import Callable, Sequence

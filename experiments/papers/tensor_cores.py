@@ -1,4 +1,4 @@
-"""Claims of our own about the accumulators of tensor cores.
+"""Claims of this project about the accumulators of tensor cores.
 
 Experiments: `gpu_pairs` compares emulated GPUs on fixed policies; `accumulator_drift` trains with the
 accumulator of one GPU against that of another.

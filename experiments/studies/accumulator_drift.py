@@ -1,4 +1,4 @@
-"""The accumulator alone: BF16 in both engines, everything else bitwise identical, long on-policy runs."""
+"""Run engines that differ only in the accumulator, in BF16, on-policy over thousands of steps."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from simlab.sweeps.grids import Point
 CHUNK = 20
 RUNS_PER_BATCH = 6
 NARROW = 13
-# A last bit of a log-probability: the float32 sums of the softmax are not promised to know no batch.
+# 1 ulp of a log-probability: float32 sums of the softmax may depend on the size of the batch.
 ROUND_OFF = 1e-6
 COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
 
@@ -110,7 +110,7 @@ RULE = (
 
 
 def collect_evidence(results: Results) -> list[Measured]:
-    """Return T5 from the pair of real cards; the primary estimates of the other arms stand in the note."""
+    """Return T5 from the pair of real GPUs; the note has the primary estimates of the other arms."""
     others = {arm: measure_trials(results, [trial]) for arm, trial in CONTROL_TRIALS.items()}
     notes = [
         f"{arm}: {each.primary.estimate:.3g}"

@@ -1,9 +1,9 @@
-"""Simulate the decision rule itself: how often a family of criteria is wrongly or rightly called supported.
+"""Simulate the decision rule: how often a family of criteria is called supported, wrongly or correctly.
 
-Every synthetic study draws, per primary criterion and initial policy, a contrast or a pair of gain and loss:
-either stored ones of that criterion, with replacement, or normal ones of the same mean and covariance. They
-are shifted to no effect, the margin, or twice the margin, and tested as the board tests them: by the samples
-of `simlab.studies.samples`, with Holm's method over the family and looks at 16 and 24 initial policies.
+Each synthetic study draws a contrast, or a pair of gain and loss, for every primary criterion and initial
+policy. The draws are stored values of that criterion, with replacement, or normal values of the same mean and
+covariance. They are shifted to no effect, the margin, or twice the margin. The tests are those of the claims
+board: `simlab.studies.samples`, Holm's method over the family, and analyses at 16 and 24 initial policies.
 """
 
 from collections.abc import Sequence
@@ -175,7 +175,7 @@ def hit_p_values(family: Family, hits: np.ndarray, policies: int) -> np.ndarray:
 
 
 def overall_p(p: np.ndarray, deciding: tuple[int, ...], policies: int) -> np.ndarray:
-    """Return the error rate of all looks at which a look with p-value `p` just decides, by interpolation."""
+    """Return the error rate of all analyses at which one with p-value `p` just decides, by interpolation."""
     if len(deciding) < 2:
         return p
     nominal = np.array([Looks((0, *deciding)).nominal(float(alpha), policies) for alpha in GRID])
@@ -248,7 +248,7 @@ EXPERIMENT = Experiment(
     question="How often does the decision rule err, and how often does it find what is there?",
     decision_rule=(
         "A false support in at most 5% of the families of synthetic studies, with no effect and at the "
-        "margin; power at least as claimed for the last look at the Bonferroni level."
+        "margin; power at least as claimed for the last analysis at the Bonferroni level."
     ),
     run=run,
     minutes=4.0,

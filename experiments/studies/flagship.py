@@ -1,6 +1,6 @@
-"""The flagship: strong mismatch without correction, with TIS, under GSPO, and the BF16 control.
+"""Run the flagship: strong mismatch without correction, with TIS, under GSPO, and the BF16 control.
 
-Its stored runs are data of notebook 05. Claims are decided on chains, with more policies.
+Notebook 05 reads the stored runs. Claims are decided on chains, with more policies.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The flagship as a sweep: `examples/flagship.toml`, four arms and two seeds, on the cores there are."""
+"""Run the flagship as a sweep: `examples/flagship.toml`, four arms and two seeds, on all cores."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -61,7 +61,7 @@ EXPERIMENT = Experiment(
     name="flagship_sweep",
     question="Does the flagship's picture show in five minutes, with four arms and two seeds?",
     decision_rule=(
-        "Only a look, with too few seeds to decide: the verdict is that of the experiment `flagship`."
+        "None: two seeds are too few for a verdict. The experiment `flagship` runs more policies."
     ),
     minutes=5.0,
     claims=(),

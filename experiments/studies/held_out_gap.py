@@ -1,8 +1,8 @@
 """Reward on training prompts minus reward on held-out prompts, in every stored study that measured both.
 
-Some studies have no validation, and their claims read the reward on training prompts. Whether it stands for
-that on held-out prompts is measured where both exist. A run of 200 steps on chains draws 800 prompts from
-4096 and is rewarded for each before it learns from it.
+Some studies have no validation, and their claims read the reward on training prompts. Where both rewards
+exist, this experiment measures their difference. A run of 200 steps on chains draws 800 prompts from 4096.
+The reward of a prompt is measured before the update on it.
 """
 
 from collections.abc import Iterator

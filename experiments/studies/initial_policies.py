@@ -1,11 +1,11 @@
 """Initial policies on chains: trained on demonstrations by seed, saved if they have learned the task.
 
 Policies from seeds differ between CPUs, so most arms load checkpoints: the files in `experiments/warm_starts`
-are copies of `policies/` in the result folders of the first two experiments. The seeds that the third one
-finds are trained anew by the experiment that reads them.
+are copies of `policies/` in the result folders of the first two experiments. Other experiments train the
+policies of the third one again from its seeds.
 
-The screen reads the reward of float32 sampling on held-out prompts and nothing else. Reduced precision,
-mismatch and stability are what the claims are about; they decide no admission.
+The screen reads only the reward of float32 sampling on held-out prompts. The claims are about reduced
+precision, mismatch and stability, so the screen does not read these.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Leaderboards of dense and of MoE models: remedies at one noise level and one budget.
 
-The estimand is the share of the loss that a remedy recovers: (remedy - no correction) / (BF16 control - no
-correction), of the held-out reward under both engines. Round to nearest E4M3 with its three mantissa bits and
-no remedy is run next to the untreated arm, so that the two are not mistaken for each other.
+The estimand is the fraction of the loss that a remedy recovers: (remedy - no correction) / (BF16 control - no
+correction), of the held-out reward under both engines. A further arm without a
+remedy runs E4M3 with its three mantissa bits, rounded to nearest, to show the effect of truncation.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +39,9 @@ RULE = (
     f"the remedies lies above {MARGIN:g} and a sign-flip test of remedy - no correction - {MARGIN:g} (BF16 "
     "control - no correction) over initial policies rejects at that level too; contradicted if it lies below "
     f"-{MARGIN:g}; negligible if inside. Primary criterion of V6: zero mismatch minus token TIS, share "
-    f"beyond {MARGIN:g}, at the level of the look. Premise: BF16 control minus no correction above "
-    f"{MIN_LOSS:g} at 95%, else premise absent. Looks after 8 (futility only), 16 and 24 initial policies at "
-    "O'Brien-Fleming levels; blocks of 8 initial policies, the arms of the primary criterion before the "
+    f"beyond {MARGIN:g}, at the level of the interim analysis. Premise: BF16 control minus no correction "
+    f"above {MIN_LOSS:g} at 95%, else premise absent. Analyses after 8 (futility only), 16 and 24 policies "
+    "at O'Brien-Fleming levels; blocks of 8 initial policies, the arms of the primary criterion before the "
     "others. Margin: a fifth of the loss is the least that "
     "decides which remedy to use."
 )

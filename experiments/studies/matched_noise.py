@@ -1,8 +1,8 @@
 """Run arms with `noise_follows`: the scale of the injected noise follows the mismatch of another run.
 
 After step t, scale_{t+1} = scale_t * (target_t / measured_t)^GAIN, where target is the RMS log rho of the
-other run, times `noise_factor`, and measured that of this one. A sweep alone cannot do this: it holds the
-scale constant.
+other run, times `noise_factor`, and measured that of this run. A sweep cannot do this, because it keeps
+the scale constant.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""MoE against dense models of the same recipe: H16 and A10, on the runs of both."""
+"""Compare MoE with dense models under the same recipe: H16 and A10."""
 
 from experiments.papers import acrl, hacking
 from experiments.studies.stages import training_experiment

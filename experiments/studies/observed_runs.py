@@ -1,4 +1,4 @@
-"""Runs with diagnostics every few steps, computed in processes of one thread each, as a sweep does."""
+"""Compute runs with diagnostics every few steps, in processes of one thread each, as a sweep does."""
 
 import hashlib
 import json

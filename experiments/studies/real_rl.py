@@ -2,8 +2,8 @@
 
 The same recipe, warm start, prompts and objective; only the inference engine differs: vLLM on a CPU in BF16
 with keys and values in FP8, or the emulation of it that fits best in `real_pairs`. vLLM runs once per arm,
-the emulation with several seeds, which show how far equal runs differ. A killed run resumes where it was
-saved. Needs `scripts/make_env.py vllm`; the smoke version takes engines of the lab on both sides.
+the emulation with several seeds, whose spread is that of repeated runs. A killed run resumes from its
+checkpoint. Needs `scripts/make_env.py vllm`; the smoke version uses emulated engines for both.
 """
 
 import contextlib

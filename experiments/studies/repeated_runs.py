@@ -1,4 +1,4 @@
-"""Runs that a sweep cannot make: forked from another run, or with tables built from their metrics."""
+"""Run what a sweep cannot: forks of other runs, and runs whose metrics become further tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

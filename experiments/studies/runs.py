@@ -1,4 +1,4 @@
-"""From arms to tables: `runs`, `chunks`, `bins` and `changes`, the same for every experiment."""
+"""Run arms and build the tables `runs`, `chunks`, `bins` and `changes` of an experiment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

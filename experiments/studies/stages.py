@@ -1,8 +1,8 @@
 """The group-sequential design of training experiments: blocks of initial policies, one seed each.
 
-A study is read after 8, 16 and 24 initial policies. The first look drops hopeless arms and decides nothing;
-the others have the error rate of one test of 5% together (O'Brien & Fleming 1979). A block runs the arms of
-the trials that are still inconclusive, and of none that can no longer be decided.
+A study is analyzed after 8, 16 and 24 initial policies. The first interim analysis only stops arms for
+futility. The other two together have an error rate of 5% (O'Brien & Fleming 1979). Each block runs the arms
+of the trials that are still inconclusive and have a chance of a verdict.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,11 +33,11 @@ from simlab.studies.verdicts import ALPHA, criterion_verdict, measure, measure_t
 from simlab.sweeps.compile_cache import compute_on_one_thread
 
 HOPELESS = 0.1
-"""Chance of any verdict at the last look below which a trial is not continued."""
+"""Chance of a verdict at the last analysis below which a trial stops."""
 DESIGN = (
     f"Group-sequential: {', '.join(map(str, LOOKS))} initial policies with one seed each, paired. The first "
-    f"look stops trials with a chance below {HOPELESS:.0%} to be decided; the others have an error rate "
-    "of 5% together (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
+    f"analysis stops trials with a chance of a verdict below {HOPELESS:.0%}. The others together have an "
+    "error rate of 5% (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
 )
 
 Make = Callable[[Run, Sequence[str], int | None], Frames]
@@ -102,7 +102,7 @@ def run_trials(
     tables = load_resumed(run, arms, diagnosed)
     unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)
     if jax.default_backend() != "cpu" and not run.smoke and unfinished:
-        # A GPU makes all blocks in little more than the time of one; the looks find them in the cache.
+        # A GPU computes all blocks in little more than the time of one; later blocks come from the cache.
         make(run, unfinished, None)
 
     def choose(tables: Tables, block: int) -> Part | None:

@@ -1,7 +1,7 @@
 """Probabilities of sampled tokens under both engines, early and late in a run, as in *hacking* Fig. 3.
 
-Every run samples the rollout of its next step. The correlation is that of all tokens; the table holds a
-random part of them.
+Every run samples the rollout of its next step. The correlation is over all tokens; the table holds a random
+sample of them.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ HEAD = """# Claims
 
 What five papers say about training-inference mismatch, what was run, and the verdict, a row per regime. Each
 claim has one permanent address, `claims/ID/`, and its numbers as JSON. [The board](board.html) shows all on
-one interactive page. A verdict holds in its regime alone; see [what the lab does not claim](../limits.md).
+one interactive page. A verdict holds in its regime alone; see [what simlab does not claim](../limits.md).
 
 """
 

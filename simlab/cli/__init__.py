@@ -1,4 +1,4 @@
-"""The command line: one file per command, parsing and calls, nothing else."""
+"""Define the command line: one file per command, which parses options and calls the library."""
 
 from typing import Annotated
 
@@ -47,7 +47,13 @@ def _print_version(is_requested: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version, then exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Version of simlab; printed before anything else runs.",
+        ),
     ] = False,
 ) -> None:
     pass

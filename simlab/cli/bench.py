@@ -26,24 +26,24 @@ def bench(
     batch_sizes: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of parallel runs, comma-separated; default 1 to 8 on a CPU, else to 1024."
+            help="Numbers of parallel runs, comma-separated (default 1 to 8 on a CPU, 1 to 1024 on a GPU)."
         ),
     ] = None,
     seconds: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Time limit in seconds; batch sizes that exceed it are skipped. The ceilings and the first "
-            "batch size are always measured.",
+            help="Time limit in seconds, after which the other batch sizes are skipped. The ceilings and the "
+            "first batch size are always measured.",
         ),
     ] = 420.0,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Run a tiny version that takes seconds.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Result directory; default runs/bench_device.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny version that takes seconds.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Result directory (default runs/bench_device).")] = None,
     json: Json = False,
 ) -> None:
     """Measure run-steps and tokens per second of parallel flagship runs as fractions of the roofline.
 
-    The same run measures the ceilings (float32 products, copy). Stops when memory is exhausted.
+    The same run measures the ceilings (float32 products, copy). It stops when memory is exhausted.
     """
     from dataclasses import replace
     from functools import partial

@@ -1,4 +1,4 @@
-"""`simlab budget`: what a mismatch per token costs over a length."""
+"""`simlab budget`: the effective sample size that a mismatch per token leaves over a response."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -28,7 +28,9 @@ Length = Annotated[int, typer.Option(help="Response length in tokens.")]
 FormatName = Annotated[
     str | None, typer.Option("--format", help="Number format of the logits; see `simlab list formats`.")
 ]
-RhoStd = Annotated[float | None, typer.Option(help="Measured std of rho per token, instead of a format.")]
+RhoStd = Annotated[
+    float | None, typer.Option(help="Measured std of the IS ratio rho per token, instead of a format.")
+]
 RoundingName = Annotated[
     str | None, typer.Option(help="Rounding of the logits to the format (default nearest_even).")
 ]
@@ -51,14 +53,14 @@ def budget(
 ) -> None:
     """Translate a mismatch per token into the effective sample size of complete sequences.
 
-    With a format only the rounding of the logits counts, on Gaussian logits: a lower end for a real
-    engine, which rounds at every layer. Give the std of rho that you measured to get its budget.
+    --format rounds Gaussian logits and nothing else. A real engine rounds at every layer, so its mismatch
+    is larger. Pass a measured std of rho with --rho-std.
     """
     from simlab.theory.budget import budget as compute
 
     with one_clear_error():
         if (fmt is None) == (rho_std is None):
-            raise ValueError("give either --format or --rho-std")
+            raise ValueError("--format or --rho-std must be given, and not both.")
         options = {"rounding": rounding, "vocabulary": vocabulary, "logit_std": logit_std}
         chosen = {name: value for name, value in options.items() if value is not None}
         if rho_std is None:

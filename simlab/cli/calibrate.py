@@ -14,31 +14,36 @@ if TYPE_CHECKING:
     from simlab.serving.calibration import Emulation, Fit
 
 EPILOG = (
-    "Example: `simlab calibrate runs/probe policy --sampler vllm:bfloat16 --scorer transformers:float32 "
+    "Example: `simlab calibrate runs/probe policy --sample vllm:bfloat16 --score transformers:float32 "
     "--engine bf16 --engine vllm-bf16 --noise-kind truncated --out runs/calibration`"
 )
 DEFAULT_ENGINES = ("bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8")
 ResultsFolder = Annotated[Path, typer.Argument(help="Result directory of `simlab probe`.")]
-Checkpoint = Annotated[Path, typer.Argument(help="The probed checkpoint.")]
+Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint that was probed.")]
 SamplingEngine = Annotated[
     str | None,
-    typer.Option("--sampler", help="Measured sampling engine; needed if the probe has several pairs."),
+    typer.Option("--sample", help="Measured sampling engine; required if the probe has several pairs."),
 ]
 ScoringEngine = Annotated[
     str | None,
-    typer.Option("--scorer", help="Measured scoring engine; needed if the probe has several pairs."),
+    typer.Option("--score", help="Measured scoring engine; required if the probe has several pairs."),
 ]
 Engines = Annotated[
     list[str] | None,
     typer.Option(
-        help="Emulated sampling engine: of simlab, `q8_0`, `q4_0` or `bf16-fp8kv truncated`; repeatable."
+        help="Emulated sampling engine; repeatable: one of `simlab list engines`, `q8_0`, `q4_0` or "
+        "`bf16-fp8kv truncated`."
     ),
 ]
 NoiseKind = Annotated[
-    str | None, typer.Option(help="Noise kind to try at 4 to 10 bits; see `simlab list noise-kinds`.")
+    str | None,
+    typer.Option(help="Kind of injected noise, tried at 4 to 10 bits; see `simlab list noise-kinds`."),
 ]
 Train = Annotated[str, typer.Option(help="Emulated scoring engine.")]
-Out = Annotated[Path | None, typer.Option(file_okay=False, help="Directory for tables and figure.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(file_okay=False, help="Result directory (default none: the table is only printed)."),
+]
 
 
 def calibrate(
@@ -54,8 +59,8 @@ def calibrate(
 ) -> None:
     """Compare the distribution of log rho of emulated engines with a measured one, by probability bin.
 
-    Distance 0 is a perfect prediction, 1 that of predicting no mismatch. The figure shows the nearest
-    emulation and the first one given.
+    A distance of 0 is a perfect prediction; predicting no mismatch has a distance of 1. The figure shows
+    the nearest emulation and the first one named.
     """
     from dataclasses import asdict
 

@@ -18,9 +18,9 @@ app = typer.Typer(
 def save(
     parameters: Annotated[Path, typer.Argument(help="Parameters of simlab (.npz).")],
     model: Annotated[str, typer.Argument(help="Model preset of the parameters.")],
-    out: Annotated[Path, typer.Option(help="Directory to write.")],
+    out: Annotated[Path, typer.Option(help="Checkpoint directory.")],
     dtype: Annotated[
-        str, typer.Option(help="Format of the weights: float32, bfloat16, float16; w8a8 for vLLM.")
+        str, typer.Option(help="Format of the weights: float32, bfloat16 or float16; w8a8 for vLLM.")
     ] = "float32",
 ) -> None:
     """Write a checkpoint with a tokenizer for transformers and vLLM."""
@@ -44,7 +44,7 @@ def save(
 def inspect(
     path: Annotated[Path, typer.Argument(help="Hugging Face directory or .gguf file.")],
     tensors: Annotated[
-        bool, typer.Option("--tensors", help="List the tensors instead of the config.")
+        bool, typer.Option("--tensors", help="Table of the tensors instead of the config.")
     ] = False,
     json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`simlab claims`: the board."""
+"""`simlab claims`: print the claims board."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -18,20 +18,23 @@ Folder = Annotated[
     typer.Option(
         exists=True,
         file_okay=False,
-        help="Folder of results, one per experiment; default those with the code.",
+        help="Directory of results, one per experiment (default: the results shipped with simlab).",
     ),
 ]
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of claims to show with every criterion.")
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Ids of the claims to print with all their criteria."),
 ]
-Paper = Annotated[str | None, typer.Option(help="Only the claims of this paper.")]
-Verdict = Annotated[str | None, typer.Option(help="Only the claims of this verdict.")]
+Paper = Annotated[str | None, typer.Option(help="Paper whose claims to print.")]
+Verdict = Annotated[str | None, typer.Option(help="Verdict whose claims to print.")]
 Recompute = Annotated[
-    str | None, typer.Option(metavar="ID", help="Run the experiment behind a claim again and compare.")
+    str | None,
+    typer.Option(metavar="ID", help="Claim whose experiment to run again, to compare the verdicts."),
 ]
-Out = Annotated[Path | None, typer.Option(help="Where --recompute writes; default runs/EXPERIMENT.")]
+Out = Annotated[Path | None, typer.Option(help="Result directory of --recompute (default runs/EXPERIMENT).")]
 Check = Annotated[
-    bool, typer.Option("--check", help="Check commits and processors of stored results instead.")
+    bool,
+    typer.Option("--check", help="Check of commits and processors of stored results, instead of the board."),
 ]
 
 
@@ -48,16 +51,15 @@ def claims(
 ) -> None:
     """Print every claim of the papers with the verdict that the stored results give in each regime.
 
-    Verdicts are computed anew from the tables at each call. The power is that of the primary criterion at
-    twice its margin. With ids, and in JSON, every criterion has margin, interval, p-value and verdict.
+    Each call computes the verdicts from the stored tables. The power is that of the primary criterion, for
+    an effect of twice its margin. With ids or --json, the command also prints all criteria with
+    margin, interval, p-value and verdict.
     """
     from simlab.studies.board import board
 
     with one_clear_error():
         if check and (ids or paper or verdict or recompute):
-            raise ValueError(
-                "--check must be given without ids, --paper, --verdict and --recompute: it checks all results"
-            )
+            raise ValueError("--check must be given without ids, --paper, --verdict and --recompute.")
         _check_names(ids or [], paper, verdict, recompute)
         if recompute is not None:
             _recompute(recompute, results, out, yes)
@@ -118,7 +120,7 @@ def _show_rows(rows: list, has_criteria: bool) -> None:
 
 
 def _lines(row) -> list[str]:
-    """Return the verdict on a claim in one regime, and what it rests on."""
+    """Return the lines on a claim in one regime: verdict, experiment, estimate and power."""
     from simlab.studies.board import estimate_text, power_text
 
     p = _p_text(row.primary.adjusted_p) if row.primary else ""
@@ -171,7 +173,7 @@ def _show_criteria(row) -> None:
 
 
 def _check(results: Path | None, json: bool) -> None:
-    """Print what is wrong with the provenance of stored results; exit with 1 if anything is."""
+    """Print the problems in the provenance of stored results; exit with 1 if there is one."""
     from simlab.studies.provenance import check_results, list_migrations
 
     problems = check_results(results)

@@ -25,9 +25,11 @@ RUNS_PER_BATCH = len(BITS)
 
 def demo(
     steps: Annotated[int, typer.Option(min=4, help="Training steps of each run.")] = 40,
-    out: Annotated[Path, typer.Option(help="Folder of the sweep and of demo.png.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Result directory of the sweep and of demo.png.")] = Path(
+        "runs/demo"
+    ),
 ) -> None:
-    """Train one policy under four inference precisions and show what the mismatch does to its reward.
+    """Train one policy under four inference precisions and show how the mismatch changes its reward.
 
     Training computes in float32. Inference keeps 1, 2, 4 or 21 mantissa bits of both operands of
     each projection, truncated. All runs share one compiled function, because precision is data.

@@ -20,13 +20,14 @@ LogPath = Annotated[Path, typer.Argument(help="Log file, or directory of log fil
 After = Annotated[Path | None, typer.Argument(help="Second log, to compare with the first.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Directory for the tables (Parquet); with --figure, default runs/diagnosis."),
+    typer.Option(help="Result directory (default none; runs/diagnosis with --figure)."),
 ]
 Figure = Annotated[
-    bool, typer.Option("--figure", help="Plots of the signatures over one log, written to OUT.")
+    bool, typer.Option("--figure", help="Figure of the signatures of the log, in the result directory.")
 ]
 Rename = Annotated[
-    list[str] | None, typer.Option(help="Column of the log for a name in the files: FOUND=COLUMN.")
+    list[str] | None,
+    typer.Option(help="Name in the files and the column that it means, as FOUND=COLUMN; repeatable."),
 ]
 
 

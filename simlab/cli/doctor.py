@@ -8,7 +8,7 @@ EPILOG = "Example: `simlab doctor --json > doctor.json`"
 
 
 def doctor(json: Json = False) -> None:
-    """Print device, versions and XLA flags, and test which numerical pitfalls of XLA hold here."""
+    """Print device, versions and XLA flags, and test which numerical pitfalls of XLA affect this machine."""
     from simlab.core.manifest import device, versions
     from simlab.core.xla_pitfalls import check_pitfalls
 
@@ -23,4 +23,4 @@ def doctor(json: Json = False) -> None:
         for name, value in facts[group].items()
     ]
     show([*rows, {"fact": "XLA_FLAGS", "value": facts["xla_flags"] or "(none)"}], False, "This machine")
-    show(pitfalls, False, "XLA pitfalls for emulated formats; simlab works around those that hold")
+    show(pitfalls, False, "XLA pitfalls for emulated formats; simlab works around those that are present")

@@ -22,15 +22,17 @@ TITLES = {
     "autopsy": "The worst token, site by site: error of inference against training",
 }
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Directory of a sweep, or a warm start.")]
-Arm = Annotated[str | None, typer.Option(help="Arm of the sweep; default: its first run.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Result directory of a sweep, or a warm start.")]
+Arm = Annotated[str | None, typer.Option(help="Arm of the sweep (default: that of the first run).")]
 Params = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="Checkpoint of that run (.npz); default its warm start."),
+    typer.Option(exists=True, dir_okay=False, help="Checkpoint of that run (.npz; default: its warm start)."),
 ]
-Pair = Annotated[str | None, typer.Option(help="Engine pair train/infer; default: that of the run.")]
-Model = Annotated[str | None, typer.Option(help="Model preset of a warm start; default: the one it fits.")]
-TaskName = Annotated[str | None, typer.Option(help="Task of a warm start; default: add.")]
+Pair = Annotated[str | None, typer.Option(help="Engine pair train/infer (default: that of the run).")]
+Model = Annotated[
+    str | None, typer.Option(help="Model preset of a warm start (default: the one that fits its shapes).")
+]
+TaskName = Annotated[str | None, typer.Option(help="Task of a warm start (default add).")]
 Prompts = Annotated[int, typer.Option(min=1, help="Number of held-out prompts.")]
 GroupSize = Annotated[int, typer.Option(min=1, help="Responses per prompt.")]
 Top = Annotated[int, typer.Option(min=0, help="Number of worst tokens to list.")]
@@ -50,9 +52,9 @@ def explain(
 ) -> None:
     """Rank tokens, sites and weights by their effect on the mismatch, and analyze the worst token.
 
-    Samples responses with the inference engine and scores them with 2^n intermediate engines for n groups of
-    sites that differ. A sweep stores no parameters, so without --params the command explains the initial
-    policy of a run. Takes one to two minutes.
+    The command samples responses with the inference engine. For n groups of sites that differ, it scores
+    them with 2^n intermediate engines, in one to two minutes. A sweep stores no parameters: without
+    --params, the command explains the initial policy of a run.
     """
     from simlab.core.progress import track
     from simlab.engines import find_pair

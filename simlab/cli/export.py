@@ -1,4 +1,4 @@
-"""`simlab export`: a run of the lab as a launch script of verl, a verl YAML as a run of the lab, Slurm."""
+"""`simlab export`: write a simlab run as a verl launch script or a Slurm job, or read a verl config."""
 
 import sys
 import tomllib
@@ -13,19 +13,25 @@ LONGEST_HOURS = 8760.0
 """A year."""
 app = typer.Typer(
     no_args_is_help=True,
-    help="Take a run to verl or Slurm, and back.",
+    help="Export a run to verl or Slurm, or import the config of a verl run.",
     epilog="Example: `simlab export verl examples/to_verl.toml --arm ACRL > run.sh`",
 )
 
 
 @app.command("verl", epilog="Example: `simlab export verl examples/to_verl.toml --arm ACRL > run.sh`")
 def verl(
-    run: Annotated[Path, typer.Argument(help="TOML of a sweep or of a run, or the folder of a sweep.")],
-    arm: Annotated[str | None, typer.Option(help="Arm of a sweep; needed if it has several.")] = None,
-    backend: Annotated[str, typer.Option(help="megatron or fsdp.")] = "megatron",
-    dump: Annotated[str | None, typer.Option(help="Folder for token-level dumps, for `diagnose`.")] = None,
+    run: Annotated[
+        Path, typer.Argument(help="TOML file of a sweep or of a run, or the result directory of a sweep.")
+    ],
+    arm: Annotated[str | None, typer.Option(help="Arm of the sweep; required if it has several.")] = None,
+    backend: Annotated[str, typer.Option(help="verl backend: megatron or fsdp.")] = "megatron",
+    dump: Annotated[
+        str | None, typer.Option(help="Directory for token-level dumps, which `simlab diagnose` reads.")
+    ] = None,
 ) -> None:
-    """Print a launch script for Qwen3-30B-A3B on DAPO-Math-17k; what verl lacks is rejected by name."""
+    """Print a launch script for Qwen3-30B-A3B on DAPO-Math-17k.
+
+    Rejects a run with a setting that verl lacks, and names the setting."""
     from simlab.integrations.export import verl_run, verl_script
     from simlab.integrations.export.source import read_run
 
@@ -37,7 +43,10 @@ def verl(
 @app.command("lab", epilog="Example: `simlab export lab outputs/.hydra/config.yaml > run.toml`")
 def lab(
     config: Annotated[
-        Path, typer.Argument(help="YAML of a verl run, such as Hydra's config.yaml; - reads standard input.")
+        Path,
+        typer.Argument(
+            help="YAML config of a verl run, such as Hydra's config.yaml, or - for standard input."
+        ),
     ],
 ) -> None:
     """Print the nearest simlab run as TOML, with the differences as comments."""
@@ -66,23 +75,23 @@ def slurm(
         float, typer.Option(min=0.01, max=LONGEST_HOURS, help="Time limit of each job in hours.")
     ] = 12.0,
     parts: Annotated[int, typer.Option(min=1, help="Number of jobs, one after another.")] = 4,
-    cpus: Annotated[int, typer.Option(help="Cores of each job.")] = 16,
+    cpus: Annotated[int, typer.Option(help="CPU cores of each job.")] = 16,
     gpus: Annotated[int, typer.Option(help="GPUs of each job.")] = 0,
-    partition: Annotated[str | None, typer.Option(help="Partition.")] = None,
-    account: Annotated[str | None, typer.Option(help="Account that pays for the job.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm partition (--partition).")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm account (--account).")] = None,
     setup: Annotated[
         str | None,
-        typer.Option(help="Shell command run first, such as 'source /path/.venv/bin/activate'."),
+        typer.Option(help="Shell command before the sweep, such as 'source /path/.venv/bin/activate'."),
     ] = None,
 ) -> None:
-    """Print a batch script that computes a sweep, and resumes where a stopped job left it."""
+    """Print a batch script of jobs that compute a sweep; each job resumes the one before."""
     from simlab.integrations.export import slurm_script
     from simlab.sweeps.file import read_file
     from simlab.sweeps.plan import default_runs_per_batch, expand
 
     with one_clear_error():
         described = read_file(sweep)
-        # A job that fails at its first line costs a place in the queue.
+        # A bad sweep file must fail here, not after hours in the queue.
         expand(described.base, described.grid, described.runs_per_batch or default_runs_per_batch())
         text = slurm_script(
             sweep, described.name, hours=hours, parts=parts, cpus=cpus, gpus=gpus,

@@ -18,12 +18,12 @@ SECONDS_PER_FIGURE = 0.9
 def figures(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help='Names of figures, or of the paper\'s, such as "acrl Tab. 2"; default all.'),
+        typer.Argument(help='Names of figures, also those of a paper, such as "acrl Tab. 2" (default all).'),
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Directory of one result, or of several: DIR/EXPERIMENT.")
+        Path | None, typer.Option(help="Result directory, or a directory of several: DIR/EXPERIMENT.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory of the PNG and SVG files.")] = Path("runs/figures"),
+    out: Annotated[Path, typer.Option(help="Directory for the PNG and SVG files.")] = Path("runs/figures"),
 ) -> None:
     """Draw figures as PNG and SVG from result tables."""
     from simlab.core.paths import add_checkout_to_path
@@ -37,7 +37,7 @@ def figures(
     if not names:
         seconds = round(len(chosen) * SECONDS_PER_FIGURE, -1)
         typer.echo(
-            f"drawing {len(chosen)} figures, about {seconds:.0f} s on two cores; name some to draw fewer",
+            f"drawing {len(chosen)} figures, about {seconds:.0f} s on two cores; pass names to draw fewer",
             err=True,
         )
     drawn = [_draw(name, results, out, required=bool(names)) for name in chosen]
@@ -48,7 +48,7 @@ def figures(
 def _find_figure(name: str) -> str:
     """Return the catalog's name of a figure, also from the paper's: `acrl Tab. 2` is `acrl_tab2`.
 
-    Raises `ValueError` for an unknown figure, and with the reason for one of a paper that is not drawn.
+    Raises `ValueError` for an unknown figure, and for a figure of a paper that simlab does not draw.
     """
     from figures.catalog import FIGURES, NAMES
     from figures.papers import NOT_DRAWN

@@ -1,4 +1,4 @@
-"""`simlab list`: what the catalogs hold."""
+"""`simlab list`: print the catalogs."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from simlab.core.plugins import import_module
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List what the catalogs hold: formats, engines, pairs, noise kinds, objectives, tasks, models, ...",
+    help="List the catalogs: formats, engines, pairs, noise kinds, objectives, tasks, models and others.",
     epilog="Example: `simlab list formats --json`",
 )
 
@@ -70,7 +70,7 @@ def figures(json: Json = False) -> None:
 
 @app.command(epilog="Example: `simlab list objectives --json`")
 def objectives(json: Json = False) -> None:
-    """List objectives and suffixes with source, overrides and defaults."""
+    """List objectives and modifiers with source, overrides and defaults."""
     from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_defaults
 
     plain = override_defaults(get_objective("reinforce"))
@@ -78,16 +78,16 @@ def objectives(json: Json = False) -> None:
         {"name": name, "source": objective.source, "overrides": override_defaults(objective)}
         for name, objective in OBJECTIVES.items()
     ]
-    for name, suffix in OBJECTIVE_MODIFIERS.items():
+    for name, modifier in OBJECTIVE_MODIFIERS.items():
         added = override_defaults(get_objective(f"reinforce+{name}"))
         own = {key: value for key, value in added.items() if key not in plain}
-        rows.append({"name": f"+{name}", "source": suffix.source, "overrides": own})
-    show(rows, json, "Objectives, and the suffixes that compose on any of them (grpo+tis)")
+        rows.append({"name": f"+{name}", "source": modifier.source, "overrides": own})
+    show(rows, json, "Objectives and their modifiers; each modifier applies to any objective (grpo+tis)")
 
 
 @app.command(epilog="Example: `simlab list engines`")
 def engines(json: Json = False) -> None:
-    """List engines with their reference systems, what is not modeled, and the default pair."""
+    """List engines with reference system, omissions and default pair."""
     from simlab.engines import ENGINE_CARDS
     from simlab.sweeps.config import DEFAULTS
 
@@ -102,7 +102,7 @@ def engines(json: Json = False) -> None:
         }
         for name, card in ENGINE_CARDS.items()
     ]
-    show(rows, json, "Engines; two of them joined by / are a pair train/infer")
+    show(rows, json, "Engines; a pair is written train/infer")
 
 
 @app.command(epilog="Example: `simlab list pairs --json`")
@@ -114,7 +114,7 @@ def pairs(json: Json = False) -> None:
         {"name": name, "train": name.split("/")[0], "infer": name.split("/")[1], "exact": name in EXACT_PAIRS}
         for name in ENGINE_PAIRS
     ]
-    show(rows, json, "Engine pairs; in the exact ones decoding and scoring agree bit for bit")
+    show(rows, json, "Engine pairs; in exact pairs, decoding and scoring are bitwise identical")
 
 
 @app.command(epilog="Example: `simlab list metrics --json`")
@@ -139,7 +139,7 @@ def metrics(json: Json = False) -> None:
         ("curves of a run", CURVE_METRICS),
     ):
         rows += [_describe(name, metric, reads, "on demand") for name, metric in catalog.items()]
-    show(rows, json, "Metrics and diagnostics; without a unit: a pure number")
+    show(rows, json, "Metrics and diagnostics; without a unit: dimensionless")
 
 
 @app.command(epilog="Example: `simlab list tasks`")
@@ -222,7 +222,11 @@ def sites(json: Json = False) -> None:
         else:
             raise NotImplementedError(f"{key} must be described here.")
 
-    show(list(walk(Engine(), "engines.infer")), json, "Sites of the inference engine; engines.train likewise")
+    show(
+        list(walk(Engine(), "engines.infer")),
+        json,
+        "Sites of the inference engine; engines.train has the same",
+    )
 
 
 @app.command(epilog="Example: `simlab list notebooks`")

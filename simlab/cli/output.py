@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs, errors for both."""
+"""Print tables, JSON and errors."""
 
 import contextlib
 import json
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start long runs without confirmation.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="No confirmation of long runs.")]
 
 WIDE = 160
 
@@ -84,12 +84,12 @@ def one_clear_error() -> Iterator[None]:
 def check_out_folder(folder: Path) -> Path:
     """Return `folder`; raise `ValueError` for a file, before the work whose results go there."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {folder}.")
+        raise ValueError(f"--out must be a directory, got the file {folder}.")
     return folder
 
 
 def check_writable(folder: Path) -> Path:
-    """Create `folder` and write a file into it: a full disk must fail before the compute."""
+    """Create `folder` and write a file into it: so a full disk fails before the runs."""
     from simlab.core.atomic import write_atomically
 
     probe = check_out_folder(folder) / ".probe"
@@ -101,7 +101,7 @@ def check_writable(folder: Path) -> Path:
 def check_out_file(path: Path) -> Path:
     """Return `path`; raise an error for a folder, or where no file can be written, before the work."""
     if path.is_dir():
-        raise ValueError(f"--out must be a file, got the folder {path}.")
+        raise ValueError(f"--out must be a file, got the directory {path}.")
     check_writable(path.parent)
     return path
 

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 EPILOG = "Example: `simlab plan --model Qwen3-30B-A3B --devices 8xH100`, or `--devices 16xTPU-v5p`"
 
 Model = Annotated[
-    str, typer.Option(help="A real model, a preset, or a config.json; a wrong name lists them.")
+    str, typer.Option(help="Model name, model preset (`simlab list models`) or path of a config.json.")
 ]
 Devices = Annotated[str, typer.Option(help="Number and type of devices, for example 8xH100.")]
-Sequences = Annotated[int, typer.Option(help="Sequences of a step: prompts times group.")]
-Prompt = Annotated[int, typer.Option(help="Tokens of a prompt.")]
-Response = Annotated[int, typer.Option(help="Tokens of a response.")]
-MicroBatch = Annotated[int, typer.Option(help="Sequences that a device trains on at once.")]
-Fp8 = Annotated[bool, typer.Option("--fp8", help="The sampling engine holds weights in FP8.")]
+Sequences = Annotated[int, typer.Option(help="Sequences per step: prompts times responses per prompt.")]
+Prompt = Annotated[int, typer.Option(help="Prompt length, tokens.")]
+Response = Annotated[int, typer.Option(help="Response length, tokens.")]
+MicroBatch = Annotated[int, typer.Option(help="Micro-batch: sequences per device in one backward pass.")]
+Fp8 = Annotated[bool, typer.Option("--fp8", help="FP8 weights in the inference engine.")]
 Compute = Annotated[float, typer.Option(help="Fraction of peak FLOP/s that kernels reach.")]
-Memory = Annotated[float, typer.Option(help="Fraction of memory bandwidth that they reach.")]
+Memory = Annotated[float, typer.Option(help="Fraction of memory bandwidth that kernels reach.")]
 
 
 def plan(
@@ -36,7 +36,7 @@ def plan(
     memory: Memory = 0.7,
     json: Json = False,
 ) -> None:
-    """Print what a step costs, every number with its formula."""
+    """Estimate memory and time of a training step, with the formula of every number."""
     from dataclasses import asdict
 
     from simlab.integrations.resource_plan import Step

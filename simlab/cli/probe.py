@@ -35,20 +35,20 @@ Checkpoint = Annotated[Path, typer.Argument(help="Hugging Face directory or .ggu
 Sample = Annotated[list[str], typer.Option(help="Sampling engine; repeatable.")]
 Score = Annotated[list[str] | None, typer.Option(help="Scoring engine; repeatable.")]
 TaskName = Annotated[
-    str | None, typer.Option(help="Task for the prompts: a simlab task or reasoning-gym:NAME.")
+    str | None, typer.Option(help="Task of the prompts: a simlab task or reasoning-gym:NAME.")
 ]
 PromptFile = Annotated[
     Path | None, typer.Option(help="File of prompts: one text or JSON list of token ids per line.")
 ]
 Count = Annotated[int, typer.Option(help="Number of prompts of a task.")]
 PromptTokens = Annotated[
-    int | None, typer.Option(help="Number of last tokens of each prompt; default: length of the shortest.")
+    int | None, typer.Option(help="Number of last tokens of each prompt (default: length of the shortest).")
 ]
 Length = Annotated[int, typer.Option(help="Maximum response length, tokens.")]
 Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")]
-End = Annotated[int | None, typer.Option(help="End token id; default: that of the checkpoint.")]
+End = Annotated[int | None, typer.Option(help="End token id (default: that of the checkpoint).")]
 Seed = Annotated[int, typer.Option(help="Sampling seed.")]
-Out = Annotated[Path, typer.Option(help="Directory of tables and manifest.")]
+Out = Annotated[Path, typer.Option(help="Result directory.")]
 
 
 def probe(
@@ -68,8 +68,8 @@ def probe(
 ) -> None:
     """Sample with engines, score with engines, and write the mismatch report of every pair.
 
-    Each sampling engine also scores its own samples: decoding against prefill. A failing engine is reported
-    and skipped; the exit status is then 1, and the results of the others are written.
+    Each sampling engine also scores its own samples, to compare decoding with prefill. If an engine fails,
+    the command reports and skips it, writes the results of the others, and exits with 1.
     """
     from simlab.checkpoints.checkpoint_reader import load_checkpoint
     from simlab.serving.open_engine import check_name

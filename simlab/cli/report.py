@@ -1,4 +1,4 @@
-"""`simlab report`: the board as a web page."""
+"""`simlab report`: write the claims board as a web page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +12,18 @@ EPILOG = "Example: `simlab report --out report.html`, then open it in a browser.
 
 
 def report(
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="HTML file.")] = Path("report.html"),
     results: Folder = None,
     figures: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Folder of drawn figures; default those with the code."
+            exists=True,
+            file_okay=False,
+            help="Directory of drawn figures (default: the figures shipped with simlab).",
         ),
     ] = None,
 ) -> None:
-    """Write the claims board as an HTML page, and its pictures into the folder NAME_files next to it."""
+    """Write the claims board as an HTML page, and its pictures to the directory NAME_files next to it."""
     from simlab.studies.board import counts
     from simlab.studies.report import write_report
 
@@ -30,7 +32,9 @@ def report(
             check_out_file(out)
         except OSError as error:
             reason = error.strerror or error
-            raise ValueError(f"--out must be a file in a writable folder, got {out} ({reason}).") from error
+            raise ValueError(
+                f"--out must be a file in a writable directory, got {out} ({reason})."
+            ) from error
         board = write_report(out, results, figures)
     for problem in board.problems:
         print_problem(problem)

@@ -1,4 +1,4 @@
-"""`simlab run`: run experiments into result folders."""
+"""`simlab run`: run an experiment and write its result directory."""
 
 import sys
 from pathlib import Path
@@ -19,9 +19,9 @@ EPILOG = (
 def run(
     experiment: Annotated[str, typer.Argument(help="Name of the experiment.")],
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="A tiny version: seconds, or a minute or two for benchmarks.")
+        bool, typer.Option("--smoke", help="Tiny version that takes seconds, or minutes for benchmarks.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Result folder; default runs/EXPERIMENT.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Result directory (default runs/EXPERIMENT).")] = None,
     resume_from: Annotated[
         Path | None,
         typer.Option(
@@ -33,18 +33,19 @@ def run(
         bool,
         typer.Option(
             "--no-futility",
-            help="Stop no claim for futility: run undecided ones from all initial policies.",
+            help="All initial policies for undecided claims, instead of stopping for futility.",
         ),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print arms, claims, criteria, power and cost; run nothing.")
+        bool, typer.Option("--explain", help="Plan only: arms, claims, criteria, power and cost.")
     ] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Run an experiment and write its tables and manifest.
 
-    A run of more than 5 minutes prints its plan and waits for confirmation, on a terminal.
+    Before an experiment of more than 5 minutes, the command prints the plan. On a terminal it waits for
+    confirmation.
     """
     from simlab.core.experiment import execute, find_resumable
     from simlab.core.paths import default_out

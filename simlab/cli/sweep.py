@@ -13,21 +13,25 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: `simlab sweep examples/first_sweep.toml --out runs/first_sweep`; call again to resume."
 
-Config = Annotated[Path, typer.Argument(help="TOML file: tables base and over; see examples/.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/NAME.")]
+Config = Annotated[Path, typer.Argument(help="TOML file with the tables base and over; see examples/.")]
+Out = Annotated[Path | None, typer.Option(help="Result directory (default runs/NAME).")]
 Workers = Annotated[
-    int | None, typer.Option(min=0, help="Worker processes; 0: none (default one per core, or per GPU).")
+    int | None,
+    typer.Option(min=0, help="Number of worker processes; 0: none (default one per core, or per GPU)."),
 ]
 Executor = Annotated[str, typer.Option(help="Executor: local, or ray (needs 'simlab[ray]').")]
 Address = Annotated[
-    str | None, typer.Option(help="Ray head, host:6379, or local (default the head on this machine).")
+    str | None,
+    typer.Option(
+        help="Address of the Ray head, such as host:6379, or local (default: the head on this machine)."
+    ),
 ]
 RunsPerBatch = Annotated[
     int | None, typer.Option(min=1, help="Runs computed in parallel (default 4 on a CPU, 96 on a GPU).")
 ]
 CheckpointSeconds = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
-Plan = Annotated[bool, typer.Option("--plan", help="Print the plan and compute nothing.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Redraw curves in OUT/curves.png.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Plan only, without runs.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Curves during the sweep, redrawn in OUT/curves.png.")]
 
 
 def sweep(
@@ -42,14 +46,14 @@ def sweep(
     watch: Watch = False,
     yes: Yes = False,
 ) -> None:
-    """Compute every run of a grid that the folder does not contain yet.
+    """Compute the runs of a grid that the result directory lacks.
 
-    Prints the numbers of runs, compiled functions and steps and the expected time first. A killed sweep
-    resumes when the command is called again.
+    The command first prints the numbers of runs, compiled functions and steps, and the expected time. A
+    killed sweep resumes when the command is called again.
 
     A field is named by its path, `optimizer.learning_rate`, or by a short name: `learning_rate`, `clip_low`,
-    `clip_high`, `infer_format`, `infer_mantissa_bits`, `infer_rounding`, `response_length`. Own records are
-    named `mymodule:name`; the module is found in the file's folder.
+    `clip_high`, `infer_format`, `infer_mantissa_bits`, `infer_rounding`, `response_length`. User-defined
+    records are named `mymodule:name`; simlab also imports modules from the directory of the file.
     """
     from simlab.core.catalog import lookup
     from simlab.sweeps.file import read_file

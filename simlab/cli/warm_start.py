@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from simlab.models.parameters import Params
 
 EPILOG = "Example: `simlab warm-start add tiny-dense --out add-tiny-dense-0.npz`."
-TaskName = Annotated[str, typer.Argument(help="Task.")]
-ModelName = Annotated[str, typer.Argument(help="Model preset.")]
-Out = Annotated[Path, typer.Option(help="File for the parameters (.npz).")]
+TaskName = Annotated[str, typer.Argument(help="Task; see `simlab list tasks`.")]
+ModelName = Annotated[str, typer.Argument(help="Model preset; see `simlab list models`.")]
+Out = Annotated[Path, typer.Option(help="Parameter file (.npz).")]
 Steps = Annotated[int, typer.Option(help="Number of updates, each on 128 new demonstrations.")]
 DemoErrorRate = Annotated[float, typer.Option(help="Probability that a demonstrated digit is wrong, 0 to 1.")]
 LearningRate = Annotated[float, typer.Option(help="Learning rate of AdamW after the warm-up, above 0.")]

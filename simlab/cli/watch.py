@@ -14,16 +14,18 @@ EVERY = Range(0.1, 86_400.0)
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    folder: Annotated[Path, typer.Argument(help="Result directory of a sweep.")],
     every: Annotated[float, typer.Option(help="Seconds between redraws, 0.1 to 86400.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Draw once and end.")] = False,
-    file: Annotated[Path | None, typer.Option(help="Also redraw this PNG.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One table, then exit.")] = False,
+    file: Annotated[Path | None, typer.Option(help="PNG file to redraw with the curves.")] = None,
 ) -> None:
-    """Show reward and mismatch of every arm until the sweep ends; a finished one is shown once."""
+    """Show reward and mismatch of every arm until the sweep ends; show a finished sweep once."""
     from simlab.sweeps.watch import watch as follow
 
     with one_clear_error():
         EVERY.check(every, "--every")
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"FOLDER must be a folder, got the file {folder}. Pass the folder of a sweep.")
+            raise ValueError(
+                f"FOLDER must be a directory, got the file {folder}. Pass the result directory of a sweep."
+            )
         follow(folder, every, once, file)

@@ -50,8 +50,8 @@ def answer_by_score(
 def estimate_confidence(score: float, tokens: int) -> float:
     """Return the confidence of a verdict: 0.5 at the threshold, score 1, and more with distance from it.
 
-    A logistic curve in log score, flatter for fewer than `FEW_TOKENS` tokens. docs/diagnosis.md reports how
-    often answers are right at each confidence.
+    A logistic curve in log score, flatter for fewer than `FEW_TOKENS` tokens. docs/diagnosis.md reports the
+    fraction of correct answers at each confidence.
     """
     distance = abs(np.log(max(score, 1e-6)))
     steepness = STEEPNESS * min(1.0, np.sqrt(tokens / FEW_TOKENS))

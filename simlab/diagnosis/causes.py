@@ -1,4 +1,4 @@
-"""The causes of a mismatch: what each is, how to check it, how to fix it, and which signatures show it."""
+"""The causes of a mismatch: description, check, fix and signatures of each."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """Probabilities of causes from signatures: boosted trees fitted on simulated logs, and an open-set check.
 
-`classifier.npz` is written by `simlab run diagnosis_roc`; docs/diagnosis.md reports how often it is right.
+`classifier.npz` is written by `simlab run diagnosis_roc`; docs/diagnosis.md reports its accuracy.
 """
 
 from collections.abc import Mapping

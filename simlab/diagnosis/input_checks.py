@@ -1,4 +1,4 @@
-"""Reject inputs without information before the diagnosis; warn of logs that say little."""
+"""Reject inputs without information before the diagnosis; warn of logs with little information."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

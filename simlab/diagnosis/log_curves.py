@@ -1,6 +1,7 @@
 """Answer from averages per step: TRL's `trainer_state.json`, and curves of W&B, TensorBoard or trackio.
 
-Averages over tokens cannot tell causes apart: the answer is by size and growth alone, and says so.
+Averages over tokens do not distinguish causes: the answer depends only on size and growth, and its evidence
+states this.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,7 +93,7 @@ def _level(row: Mapping[str, float]) -> float:
 def answer_from_curves(
     rows: Sequence[Mapping[str, float]], questions: Mapping[str, str]
 ) -> dict[str, Answer]:
-    """Answer the weight-sync question from the averages, by size alone; the others cannot be told."""
+    """Answer the weight-sync question from the averages, by size alone; the other answers are unknown."""
     answers = {
         name: unknown_answer(question, "averages per step only", WHAT_TO_LOG)
         for name, question in questions.items()

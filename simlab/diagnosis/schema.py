@@ -93,7 +93,7 @@ RECORD_NAMES = {"reward": "rewards"}
 BROADCAST = ("advantages", "is_weight")
 """Columns over tokens that may hold one number per sequence."""
 
-# Logs without log-probabilities: the columns that tell them, and what to do instead.
+# Logs without log-probabilities: the columns that identify them, and what to log instead.
 TEXT_ONLY: dict[tuple[str, ...], str] = {
     ("completion", "advantage"): (
         "TRL's completions have no log-probs. Pass the directory of trainer_state.json."

@@ -71,8 +71,8 @@ def quantize_operands(
     return replace(base, projection=Linear(x, w, BF16))
 
 
-def everywhere(engine: Engine) -> Engine:
-    """Return `engine` with the operands of its projections also in lm_head and attention; results stay."""
+def quantize_everywhere(engine: Engine) -> Engine:
+    """Quantize the operands of lm_head and attention as those of the projections; results are unchanged."""
     x, w = engine.projection.activations, engine.projection.weights
     softmax = replace(engine.attention.softmax, exponentials=x)
     return replace(
@@ -96,7 +96,7 @@ def with_accumulators(engine: Engine, product: Accumulator, values: Accumulator)
     )
 
 
-def along_k(scaling: str) -> Scaling:
+def scale_along_k(scaling: str) -> Scaling:
     """Return the preset with its blocks along the second last axis, as weights [K, N] need."""
     return replace(SCALINGS[scaling], axis=-2)
 
@@ -108,21 +108,21 @@ def with_cache(engine: Engine, cache: Site) -> Engine:
 
 def weight_only(fmt: str, scaling: str) -> Linear:
     """Return a product of BF16 activations and weights that are dequantized to BF16 first."""
-    return Linear(BF16, Site.of(fmt, scaling=along_k(scaling)), BF16, dequantized=BF16)
+    return Linear(BF16, Site.of(fmt, scaling=scale_along_k(scaling)), BF16, dequantized=BF16)
 
 
 def int4_products(group: str, activations: str) -> Linear:
     """Return products of INT4 weights in groups and activations in INT8 per token, or in INT4 groups."""
     fmt = "int8" if activations == "int8-per-token" else "int4"
-    return Linear(Site.of(fmt, scaling=activations), Site.of("int4", scaling=along_k(group)), BF16)
+    return Linear(Site.of(fmt, scaling=activations), Site.of("int4", scaling=scale_along_k(group)), BF16)
 
 
 def four_over_six() -> Linear:
     """Return projections in NVFP4 whose block scales follow four over six."""
-    return quantize_operands("e2m1", "nvfp4-four-over-six", along_k("nvfp4-four-over-six")).projection
+    return quantize_operands("e2m1", "nvfp4-four-over-six", scale_along_k("nvfp4-four-over-six")).projection
 
 
-def projecting(product: Linear, *, experts_only: bool = False) -> Engine:
+def with_projection(product: Linear, *, experts_only: bool = False) -> Engine:
     """Return a BF16 server with this product in projections and experts, or in experts alone."""
     base = server(BF16, Float32Sum())
     return replace(base, experts=product) if experts_only else replace(base, projection=product)
@@ -130,7 +130,7 @@ def projecting(product: Linear, *, experts_only: bool = False) -> Engine:
 
 def mxfp4(*errors: str) -> Engine:
     """Return a BF16 server in MXFP4 that makes only the named `ERRORS`; all three without a name."""
-    x, w = SCALINGS["mxfp4"], along_k("mxfp4")
+    x, w = SCALINGS["mxfp4"], scale_along_k("mxfp4")
     if errors:
         x, w = (replace(scaling, errors=errors) for scaling in (x, w))
     return quantize_operands("e2m1", x, w)
@@ -243,11 +243,11 @@ def mxfp8_on(architecture: str) -> Linear:
 
     14 is the number of binades between the top one of E4M3 and that of its smallest normal number.
     """
-    x, w = Site.of("e4m3fn", scaling="mxfp8"), Site.of("e4m3fn", scaling=along_k("mxfp8"))
+    x, w = Site.of("e4m3fn", scaling="mxfp8"), Site.of("e4m3fn", scaling=scale_along_k("mxfp8"))
     return Linear(x, w, BF16, MXTensorCore(TENSOR_CORES[architecture]["e4m3fn"], np.int32(14)))
 
 
 def nvfp4_on_blackwell() -> Linear:
     """Return projections in NVFP4 with the accumulator of tcgen05."""
-    product = quantize_operands("e2m1", "nvfp4", along_k("nvfp4")).projection
+    product = quantize_operands("e2m1", "nvfp4", scale_along_k("nvfp4")).projection
     return replace(product, accumulator=NVFP4TensorCore(np.int32(35), np.int32(23)))

@@ -11,11 +11,9 @@ from simlab.engines.builders import (
     FP16,
     ORDERED,
     SPLIT_K,
-    along_k,
     cache_behind,
     calibrated_fp8,
     calibrated_nvfp4,
-    everywhere,
     expert_parallel,
     four_over_six,
     fp8_block_training,
@@ -26,8 +24,9 @@ from simlab.engines.builders import (
     mxfp8_on,
     nvfp4_on_blackwell,
     on_gpu,
-    projecting,
+    quantize_everywhere,
     quantize_operands,
+    scale_along_k,
     server,
     split_over_keys,
     tensor_parallel,
@@ -36,6 +35,7 @@ from simlab.engines.builders import (
     weight_only,
     with_accumulators,
     with_cache,
+    with_projection,
 )
 from simlab.engines.engine import Attention, Engine, EnginePair, Linear, Norm, Softmax
 from simlab.engines.fused_attention import FusedAttention
@@ -97,13 +97,13 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "any hardware",
     ),
     "fp8-e4m3-truncated-all": EngineCard(
-        everywhere(quantize_operands("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        quantize_everywhere(quantize_operands("e4m3fn", "fp8-per-token", "fp8-per-channel", "toward_zero")),
         "fp8-e4m3-truncated with every product in FP8: lm_head, and queries, keys, values and probabilities "
         "of attention too",
         "as fp8-e4m3; no library rounds this way",
     ),
     "fp8-s2-truncated-all": EngineCard(
-        everywhere(quantize_operands(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
+        quantize_everywhere(quantize_operands(FP8_S2, "fp8-per-token", "fp8-per-channel", "toward_zero")),
         "none: the same with one mantissa bit less; the flagship's noise level",
         "any hardware",
     ),
@@ -113,12 +113,12 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "the 13-bit accumulator inside a block of 128",
     ),
     "mxfp8": EngineCard(
-        quantize_operands("e4m3fn", "mxfp8", along_k("mxfp8")),
+        quantize_operands("e4m3fn", "mxfp8", scale_along_k("mxfp8")),
         "MXFP8 E4M3 of OCP MX (Blackwell tensor cores, torchao), blocks of 32 on both sides, floor rule",
         "the order in which the tensor core adds",
     ),
     "nvfp4": EngineCard(
-        quantize_operands("e2m1", "nvfp4", along_k("nvfp4")),
+        quantize_operands("e2m1", "nvfp4", scale_along_k("nvfp4")),
         "NVFP4 W4A4 on Blackwell: blocks of 16 with E4M3 scales under one float32 scale",
         "calibrated activation scales (found per tensor here), random Hadamard transforms",
     ),
@@ -143,63 +143,63 @@ ENGINE_CARDS: dict[str, EngineCard] = {
         "dequantization to FP8 before the products of attention; scales per layer",
     ),
     "int4-g128": EngineCard(
-        projecting(weight_only("int4", "int4-g128")),
+        with_projection(weight_only("int4", "int4-g128")),
         "vLLM W4A16 (Marlin): symmetric INT4 weights in groups of 128, BF16 activations; on both sides: QaRL "
         "(rollout-aligned quantization-aware RL, arXiv 2604.07853)",
         "scales in BF16, zero points and calibration (AWQ, GPTQ); amax / 7.5 of compressed-tensors (7 here)",
     ),
     "int4-g32": EngineCard(
-        projecting(weight_only("int4", "int4-g32")),
+        with_projection(weight_only("int4", "int4-g32")),
         "the same in groups of 32",
         "as int4-g128",
     ),
     "int4-g32-experts": EngineCard(
-        projecting(weight_only("int4", "int4-g32"), experts_only=True),
+        with_projection(weight_only("int4", "int4-g32"), experts_only=True),
         "Kimi-K2-Thinking and miles/slime INT4 QAT: INT4 experts in groups of 32, the rest BF16",
         "as int4-g128; dense models have no experts",
     ),
     "int4-g128-experts": EngineCard(
-        projecting(weight_only("int4", "int4-g128"), experts_only=True),
+        with_projection(weight_only("int4", "int4-g128"), experts_only=True),
         "int4-g128 in experts alone, the rest BF16",
         "as int4-g128; dense models have no experts",
     ),
     "int4-g128-w4a8": EngineCard(
-        projecting(int4_products("int4-g128", "int8-per-token")),
+        with_projection(int4_products("int4-g128", "int8-per-token")),
         "vLLM compressed-tensors W4A8: INT4 weights in groups of 128, dynamic INT8 activations per token",
         "int32 sums within a group (float32 ones here, exact); the second level of scales of QServe",
     ),
     "int4-g32-w4a8": EngineCard(
-        projecting(int4_products("int4-g32", "int8-per-token")),
+        with_projection(int4_products("int4-g32", "int8-per-token")),
         "the same in groups of 32",
         "as int4-g128-w4a8",
     ),
     "int4-g128-w4a4": EngineCard(
-        projecting(int4_products("int4-g128", "int4-g128")),
+        with_projection(int4_products("int4-g128", "int4-g128")),
         "Atom (arXiv 2310.19102): INT4 weights and activations in groups of 128",
         "outlier channels in INT8, reordering; clipping of scales",
     ),
     "int4-g32-w4a4": EngineCard(
-        projecting(int4_products("int4-g32", "int4-g32")),
+        with_projection(int4_products("int4-g32", "int4-g32")),
         "the same in groups of 32",
         "as int4-g128-w4a4",
     ),
     "nvfp4-w4a16": EngineCard(
-        projecting(weight_only("e2m1", "nvfp4-four-over-six")),
+        with_projection(weight_only("e2m1", "nvfp4-four-over-six")),
         "NeMo-RL and vLLM NVFP4 W4A16 (Marlin): weights by four over six, BF16 activations",
         "the upper scale after the sum (both levels are applied before it here)",
     ),
     "nvfp4-w4a16-experts": EngineCard(
-        projecting(weight_only("e2m1", "nvfp4-four-over-six"), experts_only=True),
+        with_projection(weight_only("e2m1", "nvfp4-four-over-six"), experts_only=True),
         "the same in experts alone",
         "as nvfp4-w4a16; dense models have no experts",
     ),
     "nvfp4-four-over-six": EngineCard(
-        projecting(four_over_six()),
+        with_projection(four_over_six()),
         "NVFP4 W4A4 with the four-over-six scale rule on both sides (fouroversix, arXiv 2512.02010)",
         "as nvfp4",
     ),
     "nvfp4-four-over-six-experts": EngineCard(
-        projecting(four_over_six(), experts_only=True),
+        with_projection(four_over_six(), experts_only=True),
         "the same in experts alone",
         "as nvfp4; dense models have no experts",
     ),

@@ -1,1 +1,1 @@
-"""Ways into other systems: the verl plug-in, exports to verl and Slurm, plans of memory and time."""
+"""Integrate with other systems: the verl plug-in, exports to verl and Slurm, resource plans."""

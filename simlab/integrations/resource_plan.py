@@ -1,4 +1,4 @@
-"""Memory and time of a training step of a real model on given devices, as arithmetic to check.
+"""Estimate memory and time of a training step of a real model on given devices, with formulas.
 
 Bytes and seconds are per device. Assumed: states, work and batch divide evenly over all devices; training in
 BF16 with Adam, everything sharded (ZeRO stage 3), each layer's input kept and the rest recomputed; the engine
@@ -139,9 +139,9 @@ def find_devices(text: str) -> tuple[int, Device]:
 
 
 def find_model(name: str) -> TransformerConfig:
-    """Return a model of `REAL_MODELS`, a preset of the lab, or the model of a `config.json` or its folder.
+    """Return a model of `REAL_MODELS`, a preset of simlab, or the model of a `config.json` or its folder.
 
-    Raises `ValueError` listing the names, or naming what the lab does not read in the file.
+    Raises `ValueError` with the known names, or with the fields of the file that simlab does not support.
     """
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
@@ -244,7 +244,7 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
 
 
 def plan(model: str, devices: str, step: Step) -> list[Item]:
-    """Return the lines of a plan. Raises `ValueError` for unknown names and for what cannot run."""
+    """Return the lines of a plan. Raises `ValueError` for unknown names and for a step that cannot run."""
     config, (count, device) = find_model(model), find_devices(devices)
     total, active = parameter_counts(config)
     return [

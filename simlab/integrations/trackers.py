@@ -18,7 +18,7 @@ VERL_NAMES = {ours: verl for verl, ours in reversed(VERL_ALIASES.items())} | {
     "critic_loss": "critic/vf_loss",
     "critic_grad_norm": "critic/grad_norm",
 }
-"""The lab's name of a metric to the name under which verl 0.9.1 logs the same quantity."""
+"""simlab's name of a metric to the name under which verl 0.9.1 logs the same quantity."""
 PREFIX = "simlab/"
 """Start of the names of metrics that verl does not log, such as `simlab/rms_log_rho`."""
 

@@ -1,4 +1,4 @@
-"""The shape of a transformer, with the names of Qwen3's `config.json`, and the presets of the lab."""
+"""The shape of a transformer, with the names of Qwen3's `config.json`, and the presets of simlab."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated

@@ -4,7 +4,12 @@ coefficient."""
 from simlab.objectives.advantages import ADVANTAGES
 from simlab.objectives.aggregation import AGGREGATIONS
 from simlab.objectives.batch import TokenBatch, prepare_batch
-from simlab.objectives.catalog import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, with_suffixes
+from simlab.objectives.catalog import (
+    OBJECTIVE_MODIFIERS,
+    OBJECTIVES,
+    get_objective,
+    with_modifiers,
+)
 from simlab.objectives.evaluate import objective_value, resolve, token_coefficients, vocabulary_coefficients
 from simlab.objectives.extras import critic_penalty, entropy_bonus, kl_penalty
 from simlab.objectives.objective import (
@@ -21,6 +26,9 @@ from simlab.objectives.objective import (
 )
 from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.vocabulary_terms import restrict_to_sampled_support, with_top_k_report
+
+# The old name, until `simlab.sweeps.config_reader` imports the new one.
+with_suffixes = with_modifiers
 
 __all__ = [
     "ADVANTAGES",
@@ -48,7 +56,7 @@ __all__ = [
     "value_from_terms",
     "vocabulary_coefficients",
     "with_loglinear_proximal",
+    "with_modifiers",
     "with_overrides",
-    "with_suffixes",
     "with_top_k_report",
 ]

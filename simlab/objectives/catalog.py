@@ -1,4 +1,4 @@
-"""The presets, and the suffixes that compose on any of them: `grpo+tis`, `gspo+geo_mask+seq_tis`.
+"""The presets, and the modifiers that compose on any of them: `grpo+tis`, `gspo+geo_mask+seq_tis`.
 
 Where the five papers are silent the defaults are verl's (0.9.1).
 """
@@ -248,32 +248,32 @@ OBJECTIVE_MODIFIERS: dict[str, ObjectiveModifier] = {
 
 
 def get_objective(name: str) -> Objective:
-    """Return the objective called `name`: a preset, or a preset and suffixes joined by `+`.
+    """Return the objective called `name`: a preset, or a preset and modifiers joined by `+`.
 
     Raises:
         ValueError: For unknown names, and for two modifiers of the same component.
     """
-    base, *suffixes = name.split("+")
-    return with_suffixes(lookup(OBJECTIVES, base, kind="objective"), suffixes, name)
+    base, *modifiers = name.split("+")
+    return with_modifiers(lookup(OBJECTIVES, base, kind="objective"), modifiers, name)
 
 
-def with_suffixes(objective: Objective, suffixes: Sequence[str], name: str) -> Objective:
-    """Return `objective` with the components that `suffixes` name.
+def with_modifiers(objective: Objective, modifiers: Sequence[str], name: str) -> Objective:
+    """Return `objective` with the components that `modifiers` name.
 
     Args:
         objective: the record to extend.
-        suffixes: names of `OBJECTIVE_MODIFIERS`.
-        name: what errors call the result.
+        modifiers: names of `OBJECTIVE_MODIFIERS`.
+        name: the name of the result in errors.
 
     Raises:
-        ValueError: For an unknown suffix, and for two modifiers of the same component.
+        ValueError: For an unknown modifier, and for two modifiers of the same component.
     """
-    for suffix in suffixes:
-        added = lookup(OBJECTIVE_MODIFIERS, suffix, kind="suffix")
+    for modifier in modifiers:
+        added = lookup(OBJECTIVE_MODIFIERS, modifier, kind="modifier")
         stage, present = added.stage, getattr(objective, added.field)
         if isinstance(present, tuple):
             stage = (*present, stage)
         elif present is not None:
-            raise ValueError(f"{name!r} has two stages for {added.field!r}; keep one of its suffixes")
+            raise ValueError(f"{name!r} has two modifiers of {added.field!r}. Keep one of them.")
         objective = replace(objective, **{added.field: stage})
     return objective

@@ -151,7 +151,7 @@ def value_from_terms(objective: Objective, batch: TokenBatch, terms: RolloutTerm
 
 def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Float[Array, ""]:
     """Return the objective without its regularizers; arguments and errors as `value_from_terms`."""
-    remaining = _remaining(objective, batch, terms)
+    remaining = _keep_remaining(objective, batch, terms)
     weights = objective.surrogate(remaining, terms.advantages)
     if objective.transform is not None:
         weights = transformed_weights(objective, weights, remaining, terms.advantages)
@@ -168,11 +168,11 @@ def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms
 
 def regularization(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> Float[Array, ""]:
     """Return the sum of the regularizers, which the objective subtracts: a float32 scalar, 0 without any."""
-    remaining = _remaining(objective, batch, terms)
+    remaining = _keep_remaining(objective, batch, terms)
     return sum((regularizer(remaining) for regularizer in objective.regularizers), jnp.float32(0))
 
 
-def _remaining(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> TokenBatch:
+def _keep_remaining(objective: Objective, batch: TokenBatch, terms: RolloutTerms) -> TokenBatch:
     """Return the batch with the tokens that rejection and staleness leave."""
     batch = replace(batch, mask=terms.mask)
     if objective.staleness is None:

@@ -134,7 +134,7 @@ class Ipo(Anchored):
     u has value and coefficient min(p / a, ratio_cap) keep.
 
     Reference: prime-rl trainer/rl/loss.py ipo (no paper).
-    Deviation: prime-rl's rollout KL is the suffix `rollout_kl`; its default has moved (2026-03 on, 2026-04
+    Deviation: prime-rl's rollout KL is the modifier `rollout_kl`; its default has moved (2026-03 on, 2026-04
         off, 2026-08 on with bound 0.1, 2026-09 off with bound 0.3, the default here).
     """
 
@@ -157,7 +157,7 @@ class Kpop(Anchored):
     u has value and coefficient (p / a) keep.
 
     Reference: KPop, Ring blog of 2026-05-26; prime-rl pull request 3283.
-    Deviation: prime-rl adds its rollout KL, here the suffix `rollout_kl`. Its bound is 0.1, as in the blog;
+    Deviation: prime-rl adds its rollout KL, here the modifier `rollout_kl`. Its bound is 0.1, as in the blog;
         AReaL's documentation has 2, its class 5.
     """
 

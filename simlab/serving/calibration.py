@@ -219,7 +219,7 @@ def find_pair(tokens: Frame, sampling_engine: str | None, scoring_engine: str | 
     ]
     if len(pairs) != 1:
         raise ValueError(
-            "--sampler and --scorer must name one pair (sampling / scoring engine) of "
+            "--sample and --score must name one pair (sampling / scoring engine) of "
             f"{', '.join(f'{sampled} / {scored}' for sampled, scored in measured)}, "
             f"got {sampling_engine} / {scoring_engine}."
         )

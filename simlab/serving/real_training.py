@@ -1,7 +1,7 @@
-"""Reinforcement learning with a real engine: it samples with the current weights, the lab learns.
+"""Reinforcement learning with a real engine: the engine samples with the current weights, simlab trains.
 
-`learn(rollout(state))` with another rollout: the engine takes the weights and answers the prompts that the
-lab would have drawn. Everything after that, metrics included, is the lab's own:
+`learn(rollout(state))` with another rollout: the engine takes the weights and answers the prompts that simlab
+ would have drawn. Everything after that, metrics included, is simlab's own:
 
     train(recipe, state, steps, chunk=1, advance=learn_from(engine_rollout(engine)))
 """

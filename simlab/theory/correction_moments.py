@@ -41,11 +41,11 @@ def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
     Reference: lr Eq. 6; acrl Eq. 3.
     """
 
-    def weighting(pair: PolicyPair) -> Weighting:
+    def compute_weighting(pair: PolicyPair) -> Weighting:
         rho = np.exp(_log_rho(pair, level))
         return fix_weights(np.where((rho >= low) & (rho <= high), rho, 0.0))
 
-    return weighting
+    return compute_weighting
 
 
 def pool_ratio(high: float = 2.0) -> Correction:
@@ -54,11 +54,11 @@ def pool_ratio(high: float = 2.0) -> Correction:
     Reference: verl core_algos.compute_policy_loss_geo_mean.
     """
 
-    def weighting(pair: PolicyPair) -> Weighting:
+    def compute_weighting(pair: PolicyPair) -> Weighting:
         logs = np.minimum(_log_rho(pair, "token"), np.log(high))
         return fix_weights(np.exp(sequence_mean(pair, logs)[:, None] * np.ones_like(logs)))
 
-    return weighting
+    return compute_weighting
 
 
 def reject_sequences(keep: Callable[[PolicyPair], Bool[np.ndarray, " S"]]) -> Correction:
@@ -130,7 +130,7 @@ def acrl(
     if over not in ("group", "sequence"):
         raise ValueError(f"over must be group or sequence, got {over!r}")
 
-    def weighting(pair: PolicyPair) -> Weighting:
+    def compute_weighting(pair: PolicyPair) -> Weighting:
         d, log_rho = sequence_discrepancy(pair), _log_rho(pair, "token")
         reference = expect(pair.probs_infer, d) / level
         if reference == 0:
@@ -144,7 +144,7 @@ def acrl(
         steps = d / step if over == "group" else np.zeros(len(d))
         return Weighting(weights, steps, np.ones(len(d), bool))
 
-    return weighting
+    return compute_weighting
 
 
 def token_log_rho(pair: PolicyPair) -> Float[np.ndarray, "S T"]:

@@ -79,7 +79,7 @@ COUNTERPARTS: dict[str, tuple[str, Objective]] = {
     "kpop preset": ("KPop", _add_modifier("kpop")),
     "veto": ("veto", replace(PLAIN, rejections=(Veto(0.5),))),
 }
-"""Name in the lab to the name in `CORRECTIONS` or `RECENT`, and the objective."""
+"""The correction in `CORRECTIONS` or `RECENT`, and the objective, of each name in simlab."""
 
 
 def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:

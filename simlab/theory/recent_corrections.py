@@ -20,11 +20,11 @@ Signed = Callable[[PolicyPair, int], Float[np.ndarray, "S T"]]
 def by_sign(weights: Signed) -> Correction:
     """Weights [S, T] that depend on the sign of the sample's advantage."""
 
-    def weighting(pair: PolicyPair) -> Weighting:
+    def compute_weighting(pair: PolicyPair) -> Weighting:
         count = len(pair.probs_infer)
         return Weighting(lambda _, sign: weights(pair, sign), np.zeros(count), np.ones(count, bool))
 
-    return weighting
+    return compute_weighting
 
 
 def _rho(pair: PolicyPair) -> np.ndarray:
@@ -122,31 +122,33 @@ def vespo(pair: PolicyPair, sign: int, cap: float = 3.0) -> Float[np.ndarray, "S
     return np.broadcast_to(np.exp(scale + k * total - scale * np.exp(total)), logs.shape)
 
 
-def dropping(keep: Callable[[PolicyPair, int], Bool[np.ndarray, "S T"]], cap: float = np.inf) -> Correction:
-    """min(rho, cap) of the tokens that `keep` keeps; the denominators stay."""
+def drop_tokens(
+    keep: Callable[[PolicyPair, int], Bool[np.ndarray, "S T"]], cap: float = np.inf
+) -> Correction:
+    """Return weights min(rho, cap) of the tokens that `keep` [S, T] selects; denominators are unchanged."""
     return by_sign(lambda pair, sign: np.minimum(_rho(pair), cap) * keep(pair, sign))
 
 
-def leaving(keep: Callable[[PolicyPair], Bool[np.ndarray, "S T"]]) -> Correction:
-    """Weights of one; tokens that `keep` [S, T] drops leave the loss, empty sequences the baseline."""
+def remove_tokens(keep: Callable[[PolicyPair], Bool[np.ndarray, "S T"]]) -> Correction:
+    """Return weights of one; other tokens leave the loss, and empty sequences the baseline."""
 
-    def weighting(pair: PolicyPair) -> Weighting:
+    def compute_weighting(pair: PolicyPair) -> Weighting:
         in_loss = keep(pair) & pair.space.mask
         return fix_weights(in_loss.astype(np.float64), np.asarray(in_loss.any(1)))
 
-    return weighting
+    return compute_weighting
 
 
 RECENT: dict[str, Correction] = {
-    "DPPO-TV": dropping(keep_tv, 20.0),
-    "DPPO-KL": dropping(keep_kl, 20.0),
-    "IPO": dropping(keep_ipo, 1e4),
-    "KPop": dropping(keep_kpop),
+    "DPPO-TV": drop_tokens(keep_tv, 20.0),
+    "DPPO-KL": drop_tokens(keep_kl, 20.0),
+    "IPO": drop_tokens(keep_ipo, 1e4),
+    "KPop": drop_tokens(keep_kpop),
     "DRPO": by_sign(drpo),
     "VaCO": by_sign(vaco),
     "VESPO": by_sign(vespo),
-    "KPop mask": leaving(lambda pair: keep_kpop(pair, 1)),
-    "probability difference": leaving(lambda pair: np.abs(_gap(pair)) <= 0.2),
+    "KPop mask": remove_tokens(lambda pair: keep_kpop(pair, 1)),
+    "probability difference": remove_tokens(lambda pair: np.abs(_gap(pair)) <= 0.2),
     "trust region mask": reject_sequences(lambda pair: (token_log_rho(pair) ** 2 / 2).max(1) <= 0.05),
 }
 """The corrections of 2026 with their default numbers; `counterparts` maps them to objectives."""

@@ -87,7 +87,7 @@ class Halving(Schedule):
     """Halves at every multiple of `period`, down to `min_lr_ratio`.
 
     `period` is T_decay of the paper. Whether the length has surged is not read. The paper counts steps from 1
-    and the lab from 0, so the first halved step is number `period` - 1 here.
+    and simlab from 0, so the first halved step is number `period` - 1 here.
 
     Reference: lr Alg. 1.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints written by hand under Hugging Face's names, independently of the lab's writer."""
+"""Checkpoints written by hand under Hugging Face's names, independently of simlab's writer."""
 
 import json
 from pathlib import Path

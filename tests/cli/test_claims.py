@@ -105,7 +105,7 @@ def test_report_rejects_an_unwritable_file_first(shop, monkeypatch):
     monkeypatch.setattr("simlab.studies.report.write_report", lambda *_: pytest.fail("computed"))
     done = runner.invoke(app, ["report", "--out", "/proc/x.html", "--results", str(shop)])
     assert done.exit_code == 2
-    message = r"--out must be a file in a writable folder, got /proc/x.html \("
+    message = r"--out must be a file in a writable directory, got /proc/x.html \("
     assert re.search(message, " ".join(done.stderr.split()))
 
 

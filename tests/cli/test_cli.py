@@ -124,7 +124,7 @@ def test_figures_accept_the_papers_name(tmp_path):
         ),
         (
             ["run", "formats", "--smoke", "--out", "/proc/version"],
-            r"--out must be a folder, got the file /proc/version",
+            r"--out must be a directory, got the file /proc/version",
         ),
         (
             ["run", "softmax", "--smoke", "--resume-from", "/nowhere"],
@@ -132,13 +132,16 @@ def test_figures_accept_the_papers_name(tmp_path):
         ),
         (
             ["figures", "format_error", "--out", "/proc/version"],
-            r"--out must be a folder, got the file /proc",
+            r"--out must be a directory, got the file /proc",
         ),
         (
             ["warm-start", "add", "tiny-dense", "--out", "/proc"],
-            r"--out must be a file, got the folder /proc",
+            r"--out must be a file, got the directory /proc",
         ),
-        (["warm-start", "add", "tiny-dense", "--out", "/proc/version/a.npz"], r"--out must be a folder, got"),
+        (
+            ["warm-start", "add", "tiny-dense", "--out", "/proc/version/a.npz"],
+            r"--out must be a directory, got",
+        ),
         (
             ["warm-start", "add", "tiny-dense", "--out", "a.npz", "--seed", "2147483648"],
             r"less than or equal to 2147483647",
@@ -147,8 +150,11 @@ def test_figures_accept_the_papers_name(tmp_path):
             ["export", "slurm", "examples/first_sweep.toml", "--hours", "inf"],
             r"less than or equal to 8760",
         ),
-        (["report", "--out", "/proc"], r"--out must be a file, got the folder /proc"),
-        (["diagnose", "none.jsonl", "--out", "/proc/version"], r"--out must be a folder, got the file /proc"),
+        (["report", "--out", "/proc"], r"--out must be a file, got the directory /proc"),
+        (
+            ["diagnose", "none.jsonl", "--out", "/proc/version"],
+            r"--out must be a directory, got the file /proc",
+        ),
         (
             ["diagnose", "a.jsonl", "b.jsonl", "--out", "/tmp/o"],
             r"--out takes one log. Remove the second one",
@@ -157,7 +163,7 @@ def test_figures_accept_the_papers_name(tmp_path):
         (["run", "softmax", "--no-futility"], r"--no-futility needs .* interim analyses, got softmax"),
         (["run", "lr_dynamics", "--smoke", "--resume-from", "/nowhere"], r"folder /nowhere does not exist"),
         (["watch", "/nowhere"], r"folder /nowhere does not exist"),
-        (["watch", "/proc/version"], r"FOLDER must be a folder, got the file /proc/version"),
+        (["watch", "/proc/version"], r"FOLDER must be a directory, got the file /proc/version"),
         (["watch", "/nowhere", "--every", "-1"], r"--every must be at least 0.1 and at most 86400, got -1"),
         (["watch", "/nowhere", "--every", "nan"], r"--every must be at least 0.1 .*, got nan"),
         (["calibrate", "/nowhere", "/nowhere"], r"folder /nowhere does not exist"),
@@ -191,7 +197,7 @@ def test_figures_without_names_say_how_many(tmp_path, monkeypatch):
     result = runner.invoke(app, ["figures", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert f"drawing {len(drawn)} figures, about" in result.stderr
-    assert "name some to draw fewer" in " ".join(result.stderr.split())
+    assert "pass names to draw fewer" in " ".join(result.stderr.split())
 
 
 def test_a_figure_refuses_the_results_of_another_experiment(tmp_path):

@@ -1,4 +1,4 @@
-"""The contract of every preset and of its combinations with suffixes, in two compiled programs."""
+"""The contract of every preset and of its combinations with modifiers, in two compiled programs."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ from tests.tolerances import assert_exact
 
 NAMES = (
     *OBJECTIVES,
-    *(f"grpo+{suffix}" for suffix in OBJECTIVE_MODIFIERS if suffix != "score_centering"),
+    *(f"grpo+{modifier}" for modifier in OBJECTIVE_MODIFIERS if modifier != "score_centering"),
     "gpg+score_centering",
     "ipo+score_centering+trm",
     "reinforce+tis",
@@ -41,9 +41,9 @@ NAMES = (
 )
 # The others read theta or the vocabulary.
 CORRECTIONS = tuple(
-    suffix
-    for suffix in OBJECTIVE_MODIFIERS
-    if OBJECTIVE_MODIFIERS[suffix].field in ("correction", "rejections")
+    modifier
+    for modifier in OBJECTIVE_MODIFIERS
+    if OBJECTIVE_MODIFIERS[modifier].field in ("correction", "rejections")
 )
 
 
@@ -92,12 +92,12 @@ def test_vmap_is_a_loop(name):
     contract.check_vmap(compiled(name), compiled(name, vmapped=True))
 
 
-@pytest.mark.parametrize("suffix", CORRECTIONS)
+@pytest.mark.parametrize("modifier", CORRECTIONS)
 @pytest.mark.parametrize("base", ["grpo", "gmpo", "dfpo_min"])
-def test_identical_engines_make_corrections_the_identity(base, suffix):
+def test_identical_engines_make_corrections_the_identity(base, modifier):
     batch = contract.no_tokens(contract.ordinary_batch())
     batch = contract.replace(batch, logp_infer=batch.logp_train)
-    corrected, plain = contract.evaluator(f"{base}+{suffix}")(batch), contract.evaluator(base)(batch)
+    corrected, plain = contract.evaluator(f"{base}+{modifier}")(batch), contract.evaluator(base)(batch)
     assert_exact(corrected[1], plain[1])
     assert corrected[0] == plain[0]
 

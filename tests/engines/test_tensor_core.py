@@ -54,7 +54,7 @@ def wide(seed, fmt):
     return a, b
 
 
-def cancelling(seed, fmt):
+def draw_cancelling(seed, fmt):
     """Every second product undoes the one before but for the last bit of a factor."""
     rows, terms, columns = SHAPE
     a, b = normal((rows, terms), seed, fmt, spread=4), normal((terms, columns), seed + 1, fmt, spread=4)
@@ -87,7 +87,7 @@ def test_recorded_vectors_are_reproduced(name):
     assert_exact(matmul_ref(a[rows], b, oracle(TENSOR_CORES[architecture][fmt])), expected[rows])
 
 
-@pytest.mark.parametrize("operands", [wide, cancelling, special])
+@pytest.mark.parametrize("operands", [wide, draw_cancelling, special])
 @pytest.mark.parametrize(("architecture", "fmt"), UNITS)
 def test_random_operands_equal_the_oracle(architecture, fmt, operands):
     core = TENSOR_CORES[architecture][fmt]
@@ -156,7 +156,7 @@ def test_zeros_at_the_end_change_nothing():
     assert_exact(matmul(jnp.asarray(a), jnp.asarray(b), accumulator="ampere", format="fp16"), expected)
 
 
-@pytest.mark.parametrize("operands", [cancelling, special])
+@pytest.mark.parametrize("operands", [draw_cancelling, special])
 def test_gradient_is_that_of_the_float32_product(operands):
     a, b = (jnp.asarray(x) for x in operands(0, "e4m3fn"))
     weights = jnp.asarray(normal((6, 5), 2))
@@ -170,7 +170,7 @@ def test_gradient_is_that_of_the_float32_product(operands):
 
 
 def test_bits_of_the_adder_are_data():
-    a, b = cancelling(4, "bf16")
+    a, b = draw_cancelling(4, "bf16")
     cores = [
         TensorCore(16, np.int32(kept), np.int32(result), np.int32(-126))
         for kept, result in ((25, 23), (13, 13), (14, 7), (3, 2))

@@ -1,4 +1,4 @@
-"""Checkpoints against transformers: its models read here, the lab's models read there."""
+"""Checkpoints against transformers: its models read here, simlab's models read there."""
 
 import os
 import subprocess

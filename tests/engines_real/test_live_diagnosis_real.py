@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engines
 PROBABILITY = "simlab/probability/"
 
 
-def _run_beside(framework, script, folder, *arguments):
+def _run_side_script(framework, script, folder, *arguments):
     """Return what the side script wrote to `folder`."""
     command = [interpreter(framework), str(ROOT / "tests" / "engines_real" / script), *arguments, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -38,7 +38,7 @@ def logs():
 
 
 @pytest.fixture(scope="module")
-def verl_found(logs, tmp_path_factory):
+def verl_metrics(logs, tmp_path_factory):
     folder, arrays = tmp_path_factory.mktemp("verl_live"), {}
     for case, log in logs.items():
         mask = np.arange(log.lengths.max()) < log.lengths[:, None]
@@ -48,41 +48,41 @@ def verl_found(logs, tmp_path_factory):
             arrays[f"{case}/{name}"] = table
         arrays[f"{case}/mask"] = mask.astype(np.int64)
     np.savez(folder / "logs.npz", **arrays)
-    return _run_beside("verl", "verl_live_side.py", folder, str(folder / "logs.npz"))
+    return _run_side_script("verl", "verl_live_side.py", folder, str(folder / "logs.npz"))
 
 
 @pytest.mark.parametrize("case", ["faultless", "base_2"])
-def test_verl_batch_gives_metrics_of_its_log(logs, verl_found, case):
+def test_verl_batch_gives_metrics_of_its_log(logs, verl_metrics, case):
     log = logs[case]
     causes, signatures = rank_causes(
         type(log)(log.lengths, log.logp_train, log.logp_infer, log.mask, np.zeros_like(log.step), ids=log.ids)
     )
-    found = verl_found[case]
+    found = verl_metrics[case]
     for cause in causes:
         assert found[PROBABILITY + cause.cause] == pytest.approx(cause.probability, abs=1e-6)
     assert found["simlab/level"] == pytest.approx(signatures["level"], abs=1e-6)
 
 
-def test_verl_run_stops_at_its_fault_only(verl_found):
-    assert verl_found["faultless stopped"] == ""
-    assert "step 1: log_base" in verl_found["base_2 stopped"]
+def test_verl_run_stops_at_its_fault_only(verl_metrics):
+    assert verl_metrics["faultless stopped"] == ""
+    assert "step 1: log_base" in verl_metrics["base_2 stopped"]
 
 
-def test_verl_batch_without_log_probs_names_setting(verl_found):
-    assert "calculate_log_probs=True" in verl_found["faultless without log-probs"]
+def test_verl_batch_without_log_probs_names_setting(verl_metrics):
+    assert "calculate_log_probs=True" in verl_metrics["faultless without log-probs"]
 
 
 @pytest.fixture(scope="module")
-def trl_found(tmp_path_factory):
-    return _run_beside("trl", "trl_live_side.py", tmp_path_factory.mktemp("trl_live"))
+def trl_metrics(tmp_path_factory):
+    return _run_side_script("trl", "trl_live_side.py", tmp_path_factory.mktemp("trl_live"))
 
 
 def _diagnosed(history):
     return [row for row in history if PROBABILITY + "rounding" in row]
 
 
-def test_trl_logs_every_cause_at_each_generation(trl_found):
-    history = trl_found["no fault"]
+def test_trl_logs_every_cause_at_each_generation(trl_metrics):
+    history = trl_metrics["no fault"]
     rows = _diagnosed(history)
     # Four steps train on two generated batches.
     assert len(rows) == 2
@@ -90,14 +90,14 @@ def test_trl_logs_every_cause_at_each_generation(trl_found):
     assert all(0 < row["simlab/seconds"] < row["step_time"] for row in rows)
 
 
-def test_trl_names_base_2_and_not_the_faultless_run(trl_found):
-    assert all(_best(row) == PROBABILITY + "log_base" for row in _diagnosed(trl_found["base 2"]))
-    for row in _diagnosed(trl_found["no fault"]):
+def test_trl_names_base_2_and_not_the_faultless_run(trl_metrics):
+    assert all(_best(row) == PROBABILITY + "log_base" for row in _diagnosed(trl_metrics["base 2"]))
+    for row in _diagnosed(trl_metrics["no fault"]):
         assert row[PROBABILITY + "log_base"] < 0.1
         # Rounded weights, about 0.01 nats.
         assert -3 < row["simlab/level"] < -1
 
 
-def test_trl_run_stops(trl_found):
-    assert "log_base" in trl_found["stopped"]
-    assert "multiply the base-2 list" in trl_found["stopped"]
+def test_trl_run_stops(trl_metrics):
+    assert "log_base" in trl_metrics["stopped"]
+    assert "multiply the base-2 list" in trl_metrics["stopped"]

@@ -1,4 +1,4 @@
-"""llama.cpp behind the lab's protocol, and GGUF files that the lab wrote."""
+"""llama.cpp behind simlab's protocol, and GGUF files that simlab wrote."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_it_is_the_lab_in_float32(real, name):
 
 
 def test_quantized_weights_are_those_that_the_lab_reads_back(tmp_path):
-    """q8_0 is nearer to the lab with the dequantized weights than with those that were sent."""
+    """q8_0 is nearer to simlab with the dequantized weights than with those that were sent."""
     config, params = policy(MODELS["tiny-moe"])
     path = save_gguf(tmp_path / "policy.gguf", config, params, stored="q8_0")
     _, dequantized = load_checkpoint(path)

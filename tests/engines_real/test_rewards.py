@@ -30,7 +30,7 @@ pytestmark = pytest.mark.engines
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
-    """The packages of the environment behind the lab's own, as the extra `rewards` would have them."""
+    """The packages of the environment behind simlab's own, as the extra `rewards` would have them."""
     paths = list(sys.path)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site.addsitedir(str(Path(interpreter("rewards")).parents[1] / "lib" / version / "site-packages"))

@@ -1,4 +1,4 @@
-"""The transformers engine behind the lab's protocol, beside the lab's own engine."""
+"""The transformers engine behind simlab's protocol, beside simlab's own engine."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The verl plug-in inside real verl, on CPU: losses against the lab's own, learning rate, dump."""
+"""The verl plug-in inside real verl, on CPU: losses against simlab's own, learning rate, dump."""
 
 import json
 import os
@@ -40,7 +40,7 @@ DFPO = (
 )
 # clip_ratio_c of the side script.
 NO_CAP = 1e10
-# Variant of `verl_plugin_side.py` -> the lab's objective.
+# Variant of `verl_plugin_side.py` -> simlab's objective.
 OBJECTIVE_OF = {
     "grpo": GRPO,
     **{
@@ -80,7 +80,7 @@ OBJECTIVE_OF = {
 BATCHES = ("moderate", "wide", "empty")
 
 
-def beside_verl(script, folder, *arguments):
+def run_in_verl(script, folder, *arguments):
     """Run a script of this folder in verl's environment, with the entry point as if it were installed."""
     metadata = folder / "simlab-0.dist-info"
     metadata.mkdir()
@@ -99,22 +99,22 @@ def beside_verl(script, folder, *arguments):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def answers(tmp_path_factory):
     """What the side script wrote, and its folder."""
     folder, seed = tmp_path_factory.mktemp("plugin"), fresh_seed()
     print(f"SIMLAB_GOLDEN_SEED={seed}")
-    beside_verl("verl_plugin_side.py", folder, str(seed), str(folder))
+    run_in_verl("verl_plugin_side.py", folder, str(seed), str(folder))
     with np.load(folder / "answers.npz") as arrays:
         return dict(arrays), folder
 
 
-def test_every_variant_is_compared(made):
-    assert set(made[0]["names"]) == set(OBJECTIVE_OF)
+def test_every_variant_is_compared(answers):
+    assert set(answers[0]["names"]) == set(OBJECTIVE_OF)
 
 
 @pytest.mark.parametrize("name", OBJECTIVE_OF)
-def test_value_and_coefficients(made, name):
-    arrays = made[0]
+def test_value_and_coefficients(answers, name):
+    arrays = answers[0]
     cases = {}
     for label in BATCHES:
         golden = golden_from(arrays, label, name)
@@ -146,26 +146,26 @@ def floor(name, arrays, label):
     return 0.0
 
 
-def test_noise_has_mean_one_and_its_standard_deviation(made):
-    noise = made[0]["noise"]
+def test_noise_has_mean_one_and_its_standard_deviation(answers):
+    noise = answers[0]["noise"]
     assert_within_interval(noise.mean(), *normal_interval(noise.size, 1, 0.2, 1e-9), alpha=1e-9)
     # The standard deviation of a standard deviation is about s / sqrt(2 n).
     assert abs(noise.std() - 0.2) < 6 * 0.2 / np.sqrt(2 * noise.size)
 
 
-def test_the_rates_are_those_of_the_lab(made):
-    arrays = made[0]
+def test_the_rates_are_those_of_the_lab(answers):
+    arrays = answers[0]
     length = LengthTriggered(early=4, delay=0.4)
     mismatch = MismatchTriggered(early=4, cooldown=3)
     expected = [factors(length, arrays["lengths"]), factors(mismatch, arrays["log_weights"])]
     assert min(expected[0]) < 1
     assert min(expected[1]) < 1
-    # The lab's smoothing is float32.
+    # simlab's smoothing is float32.
     np.testing.assert_allclose(arrays["rates"], expected, rtol=1e-6)
 
 
-def test_a_dump_of_verl_is_read_by_diagnose(made):
-    arrays, folder = made
+def test_a_dump_of_verl_is_read_by_diagnose(answers):
+    arrays, folder = answers
     read = read_log(folder / "dump")
     assert not read.problems
     log, mask = read.log, arrays["moderate/mask"] != 0
@@ -183,27 +183,27 @@ def test_a_dump_of_verl_is_read_by_diagnose(made):
     assert log.top_k == 2
 
 
-def test_a_file_of_torch_is_read_as_torch_wrote_it(made):
-    arrays, folder = made
+def test_a_file_of_torch_is_read_as_torch_wrote_it(answers):
+    arrays, folder = answers
     content = load(folder / "3_0.pt")
     data = content["rollout_data"]
     assert_exact(np.stack(data["log_probs"]), arrays["moderate/logp_train"])
     assert_exact(data["other"][0], np.arange(8, dtype=np.float32).reshape(2, 4).T[1:])
 
 
-def test_the_optimal_token_baseline_can_have_its_full_tail(made):
-    assert (made[1] / "otb.txt").read_text() == "{'handle_zero_tail': False}"
+def test_the_optimal_token_baseline_can_have_its_full_tail(answers):
+    assert (answers[1] / "otb.txt").read_text() == "{'handle_zero_tail': False}"
 
 
-def test_groups_that_are_not_together_are_refused(made):
-    assert "do not sum to zero" in (made[1] / "misfit.txt").read_text()
+def test_groups_that_are_not_together_are_refused(answers):
+    assert "do not sum to zero" in (answers[1] / "misfit.txt").read_text()
 
 
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory):
     """What verl's own trainers, worker and engine did with the patches in, and the folder of its dumps."""
     folder = tmp_path_factory.mktemp("patches")
-    beside_verl("verl_patches_side.py", folder, str(folder))
+    run_in_verl("verl_patches_side.py", folder, str(folder))
     return json.loads((folder / "found.json").read_text()), folder
 
 

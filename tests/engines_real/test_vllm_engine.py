@@ -1,4 +1,4 @@
-"""vLLM on a CPU behind the lab's protocol, beside the lab's own engine."""
+"""vLLM on a CPU behind simlab's protocol, beside simlab's own engine."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def test_before_weights_it_says_so(real):
 
 @pytest.mark.parametrize("config", [MOE, DENSE], ids=["moe", "qwen2"])
 def test_it_is_the_lab_in_float32(real, config):
-    """Greedy tokens and experts equal; log-probs of samples within rounding of the lab's score."""
+    """Greedy tokens and experts equal; log-probs of samples within rounding of simlab's score."""
     own = JaxEngine("f32")
     own.sync_weights(*policy(config))
     assert real.sync_weights(*policy(config)) < 1e-5

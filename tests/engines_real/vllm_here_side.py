@@ -1,6 +1,6 @@
-"""vLLM in this process, the lab beside it: what a sync, a rollout and a score are off, as JSON.
+"""vLLM in this process, simlab beside it: what a sync, a rollout and a score are off, as JSON.
 
-Runs in vLLM's environment; the arguments are the folders where the lab and its packages lie.
+Runs in vLLM's environment; the arguments are the folders where simlab and its packages lie.
 """
 
 import json

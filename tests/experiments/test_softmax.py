@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from experiments.measurements.softmax import experiment, real, sampling, statistics, tables, theory
-from experiments.measurements.softmax.sampling import EXACT, probabilities, setting
+from experiments.measurements.softmax.sampling import EXACT, make_setting, probabilities
 from simlab.core.experiment import execute
 from simlab.engines import SOFTMAX_PLACEMENTS, log_softmax, softmax, softmax_placement
 from tests.tolerances import (
@@ -35,7 +35,7 @@ def test_without_remainder_probabilities_are_those_of_the_engine(placement):
     z = _logits(4, 300)
     sites = softmax_placement(placement, "bf16")
     expected = jnp.exp(log_softmax(z, sites)) if placement.endswith("log-probs") else softmax(z, sites)
-    assert_exact(probabilities(z, _nothing(4), setting(placement, "bf16")), expected)
+    assert_exact(probabilities(z, _nothing(4), make_setting(placement, "bf16")), expected)
 
 
 def test_the_remainder_stands_for_the_logits_left_out():
@@ -50,10 +50,10 @@ def test_the_remainder_stands_for_the_logits_left_out():
 def test_temperature_follows_and_centering_precedes_rounding():
     z = _logits(3, 64) + 20.0
     rounded = z.astype(jnp.bfloat16).astype(jnp.float32)
-    warm = probabilities(z, _nothing(3), setting("logits", "bf16", temperature=1.5))
+    warm = probabilities(z, _nothing(3), make_setting("logits", "bf16", temperature=1.5))
     assert_exact(warm, probabilities(rounded / jnp.float32(1.5), _nothing(3), EXACT))
     shifted = (z - z.max(-1, keepdims=True)).astype(jnp.bfloat16).astype(jnp.float32)
-    centered = probabilities(z, _nothing(3), setting("centered-logits", "bf16"))
+    centered = probabilities(z, _nothing(3), make_setting("centered-logits", "bf16"))
     assert_exact(centered, probabilities(shifted, _nothing(3), EXACT))
 
 
@@ -78,7 +78,9 @@ def test_skipped_settings_leave_others_unchanged():
 
 def test_describe_agrees_with_float64():
     z = jnp.sort(_logits(3, 500), -1)
-    train, infer = (probabilities(z, _nothing(3), one) for one in (EXACT, setting("logits-probs", "fp16")))
+    train, infer = (
+        probabilities(z, _nothing(3), one) for one in (EXACT, make_setting("logits-probs", "fp16"))
+    )
     found = tables.describe(train, infer)
     p, q = np.asarray(train, float), np.asarray(infer, float)
     weight = q / q.sum(-1, keepdims=True)

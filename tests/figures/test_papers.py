@@ -1,4 +1,4 @@
-"""Every figure that the lab owes a paper is drawn, or a reason is given."""
+"""Every figure that simlab owes a paper is drawn, or a reason is given."""
 
 from figures.catalog import FIGURES, NAMES, figures_about
 from figures.papers import DIFFERS, NOT_DRAWN

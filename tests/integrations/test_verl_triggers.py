@@ -1,4 +1,4 @@
-"""The plug-in's triggers are plain Python; these hold them to the schedules of the lab."""
+"""The plug-in's triggers are plain Python; these hold them to the schedules of simlab."""
 
 import importlib.util
 import subprocess
@@ -16,7 +16,7 @@ from simlab.training.schedules import LengthTriggered, MismatchTriggered
 
 
 def factors(schedule, values):
-    """The lab's factor for each step after those observed."""
+    """simlab's factor for each step after those observed."""
     name = "response_length" if isinstance(schedule, LengthTriggered) else schedule.metric
     memory, given = schedule.init(), []
     for step, value in enumerate(values):

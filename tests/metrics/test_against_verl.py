@@ -92,7 +92,7 @@ def check_metrics(arrays, label: str) -> None:
 
 
 def not_comparable(rule: str, key: str, golden: float, label: str) -> bool:
-    """Overflow in verl, k3 where only the lab clamps, and the fraction below MIS's made-up bound of 1e-30."""
+    """Overflow in verl, k3 where only simlab clamps, and the fraction below MIS's made-up bound of 1e-30."""
     clamped = key == "rollout_corr/k3_kl" and label == "extreme"
     made_up = rule.endswith("mis") and key.endswith("fraction_low")
     return not np.isfinite(golden) or clamped or made_up

@@ -27,7 +27,7 @@ def close(actual, expected, size: float = 20.0) -> None:
     np.testing.assert_allclose(actual, expected, rtol=ROUND_OFF, atol=ROUND_OFF * size)
 
 
-def conditioning(batch: TokenBatch) -> float:
+def conditioning_number(batch: TokenBatch) -> float:
     """How much a correlation magnifies round-off: second moment over variance."""
     p = np.exp(np.stack([batch.logp_train, batch.logp_infer]).astype(np.float64))[:, batch.mask]
     with np.errstate(divide="ignore"):
@@ -100,7 +100,7 @@ def test_engines_that_agree(batch):
         assert m[name] == 1, name
     assert m["training_ppl"] == m["rollout_ppl"]
     if np.isfinite(m["pcc"]):
-        close(m["pcc"], 1.0, size=conditioning(batch))
+        close(m["pcc"], 1.0, size=conditioning_number(batch))
 
 
 @given(batches(), st.permutations(range(SHAPE[0])))
@@ -109,8 +109,8 @@ def test_the_order_of_the_sequences_does_not_matter(batch, order):
     m, permuted = measure(batch), measure(replace(batch, **rows))
     for name in set(METRICS) - {"pcc"}:
         close(permuted[name], m[name], LARGEST.get(name, 20.0))
-    if np.isfinite(conditioning(batch)):
-        close(permuted["pcc"], m["pcc"], size=10 * conditioning(batch))
+    if np.isfinite(conditioning_number(batch)):
+        close(permuted["pcc"], m["pcc"], size=10 * conditioning_number(batch))
 
 
 @given(batches(), st.sampled_from([np.nan, np.inf, -np.inf, 0.0, 1e38]))

@@ -37,8 +37,8 @@ def test_clip_fractions_by_sign(batch):
 
 def test_what_zeroes_a_coefficient_without_a_clip_does_not_count(batch):
     rejected = replace(batch, logp_infer=batch.logp_train - 5)
-    for suffix in ("+mis", "+geo_mask", "+opsm"):
-        assert measure("clip_fraction", f"grpo{suffix}", rejected) == pytest.approx(2 / 6)
+    for modifier in ("+mis", "+geo_mask", "+opsm"):
+        assert measure("clip_fraction", f"grpo{modifier}", rejected) == pytest.approx(2 / 6)
     assert measure("clip_fraction", "cispo", batch) == 0
     assert measure("clip_fraction", "grpo", replace(batch, rewards=np.float32([1, 1]))) == 0
 

@@ -136,7 +136,7 @@ def test_rules_differ_on_these_batches():
 @pytest.mark.parametrize("on_policy", [True, False])
 def test_kl_gradient_is_that_of_nemo_rl(on_policy):
     batch, columns = batch_of(5)
-    # Its weight is p / mu, or one that keeps its gradient; the lab's is p / q.
+    # Its weight is p / mu, or one that keeps its gradient; simlab's is p / q.
     anchored = replace(batch, logp_train=batch.logp_infer if on_policy else batch.logp)
     found = jax.grad(lambda x: kl_penalty(replace(anchored, logp=x), "k3", bias_corrected=True))(batch.logp)
     assert_equal(found, public_sources.nemo_rl_kl(columns, on_policy=on_policy))

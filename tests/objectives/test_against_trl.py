@@ -1,8 +1,8 @@
 """Equal to TRL 1.16, value and gradient, on the batches that `scripts/trl_goldens.py` drew.
 
-OBJECTIVE_OF is the mapping from `GRPOConfig` (VARIANTS there) to the lab's presets and overrides. TRL clamps
+OBJECTIVE_OF is the mapping from `GRPOConfig` (VARIANTS there) to simlab's presets and overrides. TRL clamps
 no log ratio, so its batches stay within +-12, and it adds 1e-4 to the standard deviation of the rewards where
-the lab and verl add 1e-6: the losses are compared on the lab's advantages, the advantages by themselves.
+simlab and verl add 1e-6: the losses are compared on simlab's advantages, the advantages by themselves.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ from tests.objectives.framework_comparison import (
 )
 
 BATCHES = ("moderate", "wide 2", "wide 6", "wide 12")
-# vllm_importance_sampling_mode with clip_max 3 -> suffix.
+# vllm_importance_sampling_mode with clip_max 3 -> modifier.
 CORRECTIONS = {
     "token_truncate": "tis",
     "token_mask": "mis",
@@ -54,11 +54,12 @@ OBJECTIVE_OF = {
     "luspo_wide": resolve("luspo", clip_low=0.2, clip_high=0.2),
     "opsm": resolve("grpo+opsm", opsm_delta=0.05, aggregation="token-sum"),
     **{
-        f"grpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0) for mode, suffix in CORRECTIONS.items()
+        f"grpo+{mode}": resolve(f"grpo+{modifier}", correction_clip=3.0)
+        for mode, modifier in CORRECTIONS.items()
     },
     **{
-        f"bnpo+{mode}": resolve(f"grpo+{suffix}", correction_clip=3.0, **TOKEN_MEAN)
-        for mode, suffix in CORRECTIONS.items()
+        f"bnpo+{mode}": resolve(f"grpo+{modifier}", correction_clip=3.0, **TOKEN_MEAN)
+        for mode, modifier in CORRECTIONS.items()
     },
 }
 
@@ -75,7 +76,7 @@ def check_losses(arrays, name: str) -> None:
 
 
 def case(arrays, label: str, name: str) -> Case:
-    """TRL's answer, adapted where the lab deviates on purpose."""
+    """TRL's answer, adapted where simlab deviates on purpose."""
     batch, golden = batch_from(arrays, label), golden_from(arrays, label, name)
     if name == "opsm":
         # TRL zeroes the terms but keeps the denominators, B T for this loss: compare the sum over tokens.
@@ -84,7 +85,7 @@ def case(arrays, label: str, name: str) -> Case:
 
 
 def unclamped_weight(batch) -> np.ndarray:
-    """Where the product of rho is below exp(-20), that is the lab's weight; times the largest r, exp(12)."""
+    """Where the product of rho is below exp(-20), that is simlab's weight; times the largest r, exp(12)."""
     log_rho = np.where(batch.mask, batch.logp_train - batch.logp_infer, 0).sum(1, keepdims=True)
     return np.where(log_rho < -20, np.exp(-20.0 + 12.0), 0.0)
 

@@ -1,6 +1,6 @@
 """Equal to verl 0.9.1, value and gradient, on the batches that `scripts/verl_goldens.py` drew.
 
-OBJECTIVE_OF is the mapping from what verl is told there (VARIANTS) to the lab's presets and overrides.
+OBJECTIVE_OF is the mapping from what verl is told there (VARIANTS) to simlab's presets and overrides.
 """
 
 from dataclasses import replace
@@ -69,16 +69,16 @@ NEW = {
     "gpg otb": resolve("gpg", advantage="otb"),
     "gpg otb_full_tail": resolve("gpg", advantage="otb_full_tail"),
 }
-# verl overflows where the lab bounds log r; see wide_ratio and GeometricMean.
+# verl overflows where simlab bounds log r; see wide_ratio and GeometricMean.
 OVERFLOWING = ("gmpo", "clip_cov", "kl_cov")
 
 
-def rejecting(objective: Objective, name: str, baseline: str = "all") -> Objective:
+def with_rejection(objective: Objective, name: str, baseline: str = "all") -> Objective:
     """verl lets a rejected sibling stay in the baseline."""
     return replace(objective, rejections=(REJECTIONS[name],), baseline=baseline)
 
 
-# verl variant -> the lab's objective.
+# verl variant -> simlab's objective.
 OBJECTIVE_OF = {
     "reinforce": resolve("reinforce"),
     "rloo": resolve("rloo"),
@@ -112,11 +112,11 @@ OBJECTIVE_OF = {
     "kl_cov tenth": resolve("kl_cov", kl_cov_ratio=0.1),
     **{f"{name}+token_tis": replace(found, correction=WEIGHTS["token_tis"]) for name, found in NEW.items()},
     **{f"{name}+seq_tis": replace(found, correction=WEIGHTS["seq_tis"]) for name, found in NEW.items()},
-    **{f"grpo+{name}": rejecting(GRPO, name) for name in REJECTIONS},
-    "grpo+seq_mean_k1 token-mean": rejecting(resolve("grpo", aggregation="token-mean"), "seq_mean_k1"),
-    "grpo+seq_mean_k1 survivors": rejecting(GRPO, "seq_mean_k1", baseline="survivors"),
-    "gspo+token_k1": rejecting(resolve("gspo"), "token_k1"),
-    "grpo+token_tis+seq_mean_k1": rejecting(resolve("grpo+tis"), "seq_mean_k1"),
+    **{f"grpo+{name}": with_rejection(GRPO, name) for name in REJECTIONS},
+    "grpo+seq_mean_k1 token-mean": with_rejection(resolve("grpo", aggregation="token-mean"), "seq_mean_k1"),
+    "grpo+seq_mean_k1 survivors": with_rejection(GRPO, "seq_mean_k1", baseline="survivors"),
+    "gspo+token_k1": with_rejection(resolve("gspo"), "token_k1"),
+    "grpo+token_tis+seq_mean_k1": with_rejection(resolve("grpo+tis"), "seq_mean_k1"),
 }
 ESTIMATOR_OF = {
     **{name: ADVANTAGES[name] for name in ("grpo", "grpo_no_std", "rloo", "whitened", "gae", "gpg")},
@@ -124,7 +124,7 @@ ESTIMATOR_OF = {
     "gae_discounted": Gae(gamma=0.97, lam=0.9),
     "remax": ADVANTAGES["reward"],
 }
-# Presets with their suffix, beside the records above that say the same in full.
+# Presets with their modifier, beside the records above that say the same in full.
 SUFFIXED = {
     "grpo+token_tis": "grpo+tis",
     "grpo+token_mis": "grpo+mis",
@@ -141,7 +141,7 @@ def goldens():
 
 
 def expected(arrays, label: str, name: str) -> Golden:
-    """verl's answer, adapted where the lab deviates on purpose."""
+    """verl's answer, adapted where simlab deviates on purpose."""
     golden = golden_from(arrays, label, name)
     if label == "empty" and name.startswith("gmpo"):
         # verl's geo_mean divides by all sequences, its other losses (and ours) by those with tokens.
@@ -233,7 +233,7 @@ def test_extra_terms_are_verls(goldens, label):
 
 
 @pytest.mark.parametrize("name", SUFFIXED)
-def test_suffixes_build_the_record_that_was_compared(name):
+def test_modifiers_build_the_record_that_was_compared(name):
     assert resolve(SUFFIXED[name]) == OBJECTIVE_OF[name]
 
 

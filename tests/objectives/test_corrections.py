@@ -16,12 +16,14 @@ MASK = np.array([[1, 1, 1], [1, 1, 0]])
 RHO, PRODUCT = np.exp(LOG_RHO), np.array([[2.4], [1.08]])
 
 
-def weights(suffix, batch, **overrides):
-    return np.asarray(rollout_terms(resolve(f"grpo+{suffix}", **overrides), prepare_batch(batch)).correction)
+def weights(modifier, batch, **overrides):
+    return np.asarray(
+        rollout_terms(resolve(f"grpo+{modifier}", **overrides), prepare_batch(batch)).correction
+    )
 
 
 @pytest.mark.parametrize(
-    ("suffix", "overrides", "expected"),
+    ("modifier", "overrides", "expected"),
     [
         ("tis", {}, np.minimum(RHO, 2)),
         ("tis", {"correction_clip": 5.0}, np.minimum(RHO, 5)),
@@ -32,9 +34,9 @@ def weights(suffix, batch, **overrides):
         ("seq_mis", {}, np.where(PRODUCT <= 2, PRODUCT, 0) + 0 * RHO),
     ],
 )
-def test_weights_of_rho(suffix, overrides, expected):
+def test_weights_of_rho(modifier, overrides, expected):
     batch = batch_of(np.zeros((2, 3)), [1, 0], 2, log_rho=LOG_RHO, mask=MASK)
-    actual = weights(suffix, batch, **overrides)
+    actual = weights(modifier, batch, **overrides)
     # Three logarithms are added and one exponential taken in float32.
     np.testing.assert_allclose(actual[MASK == 1], expected[MASK == 1], rtol=2e-6)
 
@@ -116,8 +118,8 @@ def test_acrl_with_no_discrepancy_at_all():
 def test_corrections_touch_neither_baseline_nor_denominator():
     batch = random_batch(6, mismatch=2.0)
     plain = rollout_terms(resolve("grpo"), prepare_batch(batch))
-    for name, suffix in OBJECTIVE_MODIFIERS.items():
-        if suffix.field == "correction":
+    for name, modifier in OBJECTIVE_MODIFIERS.items():
+        if modifier.field == "correction":
             corrected = rollout_terms(resolve(f"grpo+{name}"), prepare_batch(batch))
             np.testing.assert_array_equal(corrected.advantages, plain.advantages)
             np.testing.assert_array_equal(corrected.mask, plain.mask)

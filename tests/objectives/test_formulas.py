@@ -46,8 +46,8 @@ ANCHORED = ("dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo")
 
 
 def oracle_of(name: str):
-    base, _, suffix = name.partition("+")
-    return formulas.MODIFIERS[suffix] if suffix else formulas.PRESETS[base]
+    base, _, modifier = name.partition("+")
+    return formulas.MODIFIERS[modifier] if modifier else formulas.PRESETS[base]
 
 
 def test_every_formula_is_compared():

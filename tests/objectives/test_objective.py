@@ -118,7 +118,7 @@ def test_unknown_names_are_answered_with_the_valid_ones():
         objective_value("grpo", batch, baseline="all")
     with pytest.raises(ValueError, match=r"objective 'gprpo'.*did you mean 'grpo'"):
         objective_value("gprpo", batch)
-    with pytest.raises(ValueError, match=r"suffix 'tiss'.*did you mean 'tis'"):
+    with pytest.raises(ValueError, match=r"modifier 'tiss'.*did you mean 'tis'"):
         objective_value("grpo+tiss", batch)
     with pytest.raises(ValueError, match=r"aggregation 'mean'.*token-mean"):
         objective_value("grpo", batch, aggregation="mean")
@@ -126,7 +126,7 @@ def test_unknown_names_are_answered_with_the_valid_ones():
         objective_value("grpo+k3_mask", batch, baseline="some")
     with pytest.raises(ValueError, match=r"acrl_level 'token'.*sequence, group, batch"):
         objective_value("grpo+acrl", batch, acrl_level="token")
-    with pytest.raises(ValueError, match="two stages for 'correction'"):
+    with pytest.raises(ValueError, match="two modifiers of 'correction'"):
         get_objective("grpo+tis+acrl")
     with pytest.raises(ValueError, match="used by 2 stages"):
         objective_value("grpo+geo_mask+k3_mask", batch, rejection_bounds=0.1)

@@ -38,6 +38,6 @@ def test_edges_pairs_arrays_and_traced_numbers_pass():
 def test_every_number_that_can_be_overridden_has_a_range():
     names = {name for preset in OBJECTIVES for name in override_names(get_objective(preset))}
     names |= {
-        name for suffix in OBJECTIVE_MODIFIERS for name in override_names(get_objective(f"grpo+{suffix}"))
+        name for modifier in OBJECTIVE_MODIFIERS for name in override_names(get_objective(f"grpo+{modifier}"))
     }
     assert names - set(CHOICES) - set(SWITCHES) == set(RANGES)

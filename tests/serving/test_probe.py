@@ -88,9 +88,9 @@ def check_calibration(policy, probe, out):
         "calibrate",
         str(probe),
         str(policy),
-        "--sampler",
+        "--sample",
         "f32",
-        "--scorer",
+        "--score",
         "bf16",
         "--train",
         "bf16",
@@ -191,7 +191,7 @@ PROBE_RANGES = [
     (["--end", "-1"], r"--end must be at least 0.*, got -1"),
     (["--prompts", "nofile"], r"--prompts must be a file, got nofile"),
     (["--score", "bf61"], r"unknown engine 'bf61'; did you mean 'bf16'"),
-    (["--out", "ex.py"], r"--out must be a folder, got the file ex.py"),
+    (["--out", "ex.py"], r"--out must be a directory, got the file ex.py"),
 ]
 
 

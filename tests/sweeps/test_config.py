@@ -229,7 +229,7 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
             {"engines": "f32/fp7"},
             r"engines: unknown inference engine of the pair 'f32/fp7', 'fp7'; allowed: f32, ",
         ),
-        ({"objective": "grpo+tos"}, r"objective: unknown suffix 'tos'; did you mean .* allowed: tis, "),
+        ({"objective": "grpo+tos"}, r"objective: unknown modifier 'tos'; did you mean .* allowed: tis, "),
         ({"objective.clip": 2}, r"unknown field of objective 'clip'; did you mean 'clip_low'\? allowed: "),
         ({"objective.clip_low": -1}, r"objective: invalid clip_low -1.0; allowed: 0 to inf"),
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),

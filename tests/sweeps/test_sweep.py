@@ -95,7 +95,7 @@ def test_one_compilation_per_static_signature(tmp_path, monkeypatch):
     compiled: list[str] = []
     monkeypatch.setattr("simlab.sweeps.compilation._COMPILED", {})
     plain = [name for name, found in OBJECTIVES.items() if not getattr(found.advantage, "needs", ())]
-    objectives = [*plain[:11], *(f"grpo+{suffix}" for suffix in list(OBJECTIVE_MODIFIERS)[:5])]
+    objectives = [*plain[:11], *(f"grpo+{modifier}" for modifier in list(OBJECTIVE_MODIFIERS)[:5])]
     residuals = [{"name": "f32/f32", "infer": {"residual": fmt}} for fmt in ("e5m2", "bf16", "fp16")]
     over = {"objective": objectives, "engines": ["f32/f32", *residuals], "seed": [0, 1]}
     lower = jax.stages.Lowered.compile

@@ -16,7 +16,7 @@ BATCH = dataclasses.replace(random_batch(3), key=jax.random.key(5))
 AGREES = (jnp.arange(8) % 2 == 0)[:, None]
 BATCH = dataclasses.replace(BATCH, logp_infer=jnp.where(AGREES, BATCH.logp_train, BATCH.logp_infer))
 PLAIN = [name for name, found in OBJECTIVES.items() if "values" not in getattr(found.advantage, "needs", ())]
-COMPOSED = [f"grpo+{suffix}" for suffix in OBJECTIVE_MODIFIERS if suffix != "score_centering"] + [
+COMPOSED = [f"grpo+{modifier}" for modifier in OBJECTIVE_MODIFIERS if modifier != "score_centering"] + [
     "gspo_bias+seq_mis+k3_mask+opsm",
     "dfpo_min+geo_mask+tis",
 ]

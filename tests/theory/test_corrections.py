@@ -45,7 +45,7 @@ UNCOVERED = {"m2_mask", "rollout_kl", "score_centering"}
 ANCHORED = {"dppo_tv", "dppo_kl", "ipo", "kpop", "drpo", "vespo", "m2po"}
 
 
-def test_every_suffix_and_every_correction_is_covered():
+def test_every_modifier_and_every_correction_is_covered():
     assert set(OBJECTIVE_MODIFIERS) == set(COUNTERPARTS) & set(OBJECTIVE_MODIFIERS) | UNCOVERED
     # The square root of the sequence weight is ours.
     covered = {correction for correction, _ in COUNTERPARTS.values()}

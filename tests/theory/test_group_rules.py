@@ -1,4 +1,4 @@
-"""Moments of rules that see the whole group, against the lab's objectives over all groups."""
+"""Moments of rules that see the whole group, against simlab's objectives over all groups."""
 
 from dataclasses import replace
 

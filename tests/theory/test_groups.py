@@ -119,18 +119,18 @@ def moments_by_enumeration(weighting, rewards, name, size):
     return first, second - (first**2).sum()
 
 
-def seeing(mean_step, sign):
+def weigh_by_both(mean_step, sign):
     """Weights that depend on everything a correction may see."""
     base = np.random.default_rng(5).uniform(0.5, 2.0, size=(4, 2))
     return np.minimum(base ** (sign * (1 - 0.3 * mean_step)), 1.7)
 
 
 WEIGHTINGS = {
-    "own sample": fix_weights(seeing(0.0, 1)),
-    "sample dropped": fix_weights(seeing(0.0, 1), np.array([True, False, True, True])),
-    "group": Weighting(seeing, np.array([0.0, 1, 3, 2]), np.ones(4, bool)),
-    "group, fractions": Weighting(seeing, np.array([0.0, 0.25, 2.0, 1.5]), np.ones(4, bool)),
-    "group, dropped": Weighting(seeing, np.array([0.0, 1, 3, 2]), np.array([True, True, True, False])),
+    "own sample": fix_weights(weigh_by_both(0.0, 1)),
+    "sample dropped": fix_weights(weigh_by_both(0.0, 1), np.array([True, False, True, True])),
+    "group": Weighting(weigh_by_both, np.array([0.0, 1, 3, 2]), np.ones(4, bool)),
+    "group, fractions": Weighting(weigh_by_both, np.array([0.0, 0.25, 2.0, 1.5]), np.ones(4, bool)),
+    "group, dropped": Weighting(weigh_by_both, np.array([0.0, 1, 3, 2]), np.array([True, True, True, False])),
 }
 
 

@@ -1,1 +1,1 @@
-"""Parts of the experiment `gpu_pairs`: engines that differ in one thing, policies, exact shares."""
+"""Parts of the experiment `gpu_pairs`: engines that differ in one factor, policies, Shapley shares."""

@@ -1,4 +1,4 @@
-"""Mismatch of all pairs of GPUs, and how much of it is format, accumulator and order."""
+"""Measure the mismatch of all pairs of GPUs, and attribute it to format, accumulator and order."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Engines between two GPUs: format, accumulator and order exchanged one by one, and exact Shapley shares."""
+"""Replace format, accumulator and order of one GPU by those of another; compute exact Shapley shares."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from simlab.engines.tensor_core import TENSOR_CORES, TensorCore
 FACTORS = ("format", "accumulator", "order")
 NARROW = 13
 SPLITS = 2
-SHORT_TILE = 16  # sequences of the lab are shorter than one tile of a real kernel
+SHORT_TILE = 16  # sequences of simlab are shorter than one tile of a real kernel
 
 
 def between(changed: frozenset[str]) -> Engine:

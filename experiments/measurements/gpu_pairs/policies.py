@@ -1,4 +1,4 @@
-"""Scored policies: tokens of the lab's trained policies, and real logits, each under any engine."""
+"""Score tokens of policies trained in simlab, and logits of a real model, under any engine."""
 
 import tempfile
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Policy:
 
 
 def train_policy(model: str, seed: int, prompts: int, steps: int) -> Policy:
-    """Return a policy of the lab with responses that it samples in float32, grouped by prompt."""
+    """Return a policy of simlab with responses that it samples in float32, grouped by prompt."""
     config = MODELS[model]
     params, source = _parameters(model, seed, steps)
     sampled = _sample(params, config, prompts, jax.random.key(seed))

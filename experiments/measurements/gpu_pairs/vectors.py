@@ -1,4 +1,4 @@
-"""The recorded outputs of tensor cores against the models of them."""
+"""Compare recorded outputs of tensor cores with the models of tensor cores."""
 
 import jax.numpy as jnp
 import numpy as np

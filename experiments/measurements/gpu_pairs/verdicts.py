@@ -1,4 +1,4 @@
-"""T1 to T4 on the tables of `gpu_pairs`: a verdict per policy and thing compared, and all together."""
+"""Test T1 to T4 on the tables of `gpu_pairs`: verdicts per policy and factor, and over all of them."""
 
 from experiments.papers.tensor_cores import ACCUMULATOR_SHARE, MATTERS, T1, T2, T3, T4
 from simlab.studies import Measured

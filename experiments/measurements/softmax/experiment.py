@@ -1,4 +1,4 @@
-"""Softmax in few bits: the paper's Gaussian logits, every format, and the logits of a real model."""
+"""Measure a softmax in few bits on the paper's Gaussian logits and on the logits of a real model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -211,7 +211,7 @@ def _interval(values: np.ndarray) -> StoredInterval:
     return StoredInterval(float(values.mean()), *mean_interval(values))
 
 
-def _reading(tables: Tables) -> int:
+def _find_reading(tables: Tables) -> int:
     """Return the reading of the paper that the claims use: the fewest tokens per vector of logits."""
     return int(tables["ratios"]["per_vector"].min())
 
@@ -221,13 +221,13 @@ def _paper_rows(tables: Tables) -> Frame:
     return ratios[
         (ratios["placement"] == PAPER_PLACEMENT)
         & (ratios["format"] == "bf16")
-        & (ratios["per_vector"] == _reading(tables))
+        & (ratios["per_vector"] == _find_reading(tables))
     ]
 
 
 def _table(tables: Tables) -> dict[str, StoredInterval]:
     fits = tables["fit"]
-    chosen = fits[(fits["placement"] == PAPER_PLACEMENT) & (fits["per_vector"] == _reading(tables))]
+    chosen = fits[(fits["placement"] == PAPER_PLACEMENT) & (fits["per_vector"] == _find_reading(tables))]
     return {
         f"table_{row['column']}": StoredInterval(row["ours"], row["low"], row["high"])
         for row in chosen.to_dict("records")
@@ -237,7 +237,7 @@ def _table(tables: Tables) -> dict[str, StoredInterval]:
 def _heights(tables: Tables) -> StoredInterval:
     """Return the total variation of two seeds over that of a random split."""
     pairs = tables["level_pairs"]
-    rounded = pairs[(pairs["precision"] == "rounded") & (pairs["per_vector"] == _reading(tables))]
+    rounded = pairs[(pairs["precision"] == "rounded") & (pairs["per_vector"] == _find_reading(tables))]
     return _interval((rounded["variation"] / rounded["noise"]).to_numpy())
 
 

@@ -1,9 +1,9 @@
 """Next-token logits of SmolLM2-135M over a text: `experiments/data/smollm2_logits.npz`.
 
-The file keeps the largest 2,047 logits of each position and the logsumexp of the others. That
-remainder is one bucket: it enters the normalizer in float32 under every engine, is never rounded and
-never drawn. It holds 0.8% of the probability on average; `full_std` in the file is the std of rho
-over the complete vocabulary, and gives the error of the bucket. Made by `scripts/smollm2_logits.py`.
+The file holds the largest 2,047 logits of each position and the logsumexp of the others. That remainder is
+one bucket: it enters the normalizer in float32 under every engine, and is never rounded or sampled. It holds
+0.8% of the probability on average. `full_std` in the file is the std of rho over the complete vocabulary, and
+gives the error of the bucket. `scripts/smollm2_logits.py` writes the file.
 """
 
 from dataclasses import dataclass

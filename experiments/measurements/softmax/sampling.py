@@ -47,7 +47,7 @@ class Setting:
 EXACT = Setting(Softmax())
 
 
-def setting(
+def make_setting(
     placement: str,
     fmt: str | Format,
     rounding: str | Rounding | StochasticRounding = "nearest_even",

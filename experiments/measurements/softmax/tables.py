@@ -15,7 +15,7 @@ import pandas as pd
 from jax import Array
 
 from experiments.measurements.softmax import sampling, theory
-from experiments.measurements.softmax.sampling import EXACT, Setting, probabilities, setting
+from experiments.measurements.softmax.sampling import EXACT, Setting, make_setting, probabilities
 from experiments.measurements.softmax.statistics import count_levels, mean_interval, summary
 from simlab.core.streams import stream
 from simlab.engines import SOFTMAX_PLACEMENTS
@@ -29,7 +29,7 @@ SWEPT_FORMATS = {name: fmt for name, fmt in FORMATS.items() if name != "e8m0"}
 PAPER_PLACEMENT = "logits-probs"
 PLACEMENTS = (*(name for name in SOFTMAX_PLACEMENTS if name != "float32"), "centered-logits")
 ELEMENTS = 2**15  # logits per seed and setting of a sweep
-BF16 = setting(PAPER_PLACEMENT, "bf16")
+BF16 = make_setting(PAPER_PLACEMENT, "bf16")
 
 
 DRAWN = (
@@ -50,7 +50,7 @@ def draw_pairs(
         tokens: in all.
         wanted: whether a placement and a format are drawn.
     """
-    settings = stack([setting(*each) for each in DRAWN])
+    settings = stack([make_setting(*each) for each in DRAWN])
     active = jnp.array([wanted(*each) for each in DRAWN])
     keys = sampling.chunk_keys(seed, max(1, tokens // per_vector // sampling.CHUNK))
     pairs = np.asarray(sampling.sample(keys, settings, active, per_vector, tokens), float)
@@ -169,7 +169,7 @@ def combine(formats: Mapping[str, Format]) -> tuple[list[dict], Setting]:
     """Return the labels of all combinations and the stacked `Setting` [C] that holds their numbers."""
     axes = tuple(product(formats, SWEPT_PLACEMENTS))
     labels = [{"format": name, "placement": placement} for name, placement in axes]
-    return labels, stack([setting(placement, formats[name]) for name, placement in axes])
+    return labels, stack([make_setting(placement, formats[name]) for name, placement in axes])
 
 
 def describe(train: Array, infer: Array) -> dict[str, Array]:

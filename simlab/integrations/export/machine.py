@@ -1,4 +1,4 @@
-"""Settings of a run of Qwen3-30B-A3B beyond the lab's choices: 4 nodes of 8 GPUs, 8192 tokens a response.
+"""Settings of a run of Qwen3-30B-A3B that simlab does not have: 4 nodes of 8 GPUs, 8192 tokens a response.
 
 Keys of verl 0.9.1; a `+` is a key new to its config.
 Reference: hacking Sec. 4.1; verl examples/grpo_trainer/run_qwen3_30b_a3b_megatron.sh.

@@ -1,4 +1,4 @@
-"""A sweep as a Slurm job that resumes where the last one was stopped."""
+"""Write a Slurm script of a sweep whose jobs resume where the previous one stopped."""
 
 import math
 import re
@@ -12,12 +12,12 @@ def slurm_script(
 ) -> str:  # fmt: skip
     """Return a batch script: `parts` jobs of `hours` each, one after another, the same sweep in each.
 
-    A sweep may be killed at any moment and resumes from what its folder holds; the last jobs find nothing
-    to do. `sweep` is its TOML file, `name` that of the job; `setup` is a shell command that makes `simlab`
+    A killed sweep resumes from its result directory. Jobs that start after the sweep has finished end at
+    once. `sweep` is its TOML file, `name` that of the job; `setup` is a shell command that makes `simlab`
     available on the node, such as `source /path/.venv/bin/activate`.
 
     Raises:
-        ValueError: A size makes no job.
+        ValueError: A size is not valid for a job.
     """
     for what, value, least in (
         ("hours", hours, 1 / 60),

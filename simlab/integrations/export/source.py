@@ -1,4 +1,4 @@
-"""The run that is to be exported: from a TOML file, or from a finished sweep."""
+"""Read the run to export from a TOML file or from a finished sweep."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from simlab.sweeps.result import load
 
 
 def read_run(path: Path, arm: str | None = None) -> tuple[str, RunConfig]:
-    """Return the name and the config of a run: of `arm`, which a sweep with a single arm does not need.
+    """Return the name and the config of a run: of `arm`; a sweep with one arm needs no name.
 
     `path` is a sweep's TOML, a TOML of one run's fields, or the folder of a sweep. Runs of an arm may differ
-    in `REPEATS`; of these the first is taken.
-    Raises `FileNotFoundError` or `ValueError` naming what is wrong, and listing the arms.
+    in `REPEATS`; the first one is exported.
+    Raises `FileNotFoundError`, or `ValueError` with the reason and the names of the arms.
     """
     if path.is_dir():
         return _of_folder(path, arm)
@@ -55,7 +55,7 @@ def _of_folder(folder: Path, arm: str | None) -> tuple[str, RunConfig]:
     result = load(folder)
     rows = {str(row["arm"]): row for row in result.stored_runs().iloc[::-1].to_dict("records")}
     chosen = _chosen(rows, arm)
-    # A warm start is kept by its hash, and stays in the lab.
+    # The result names the warm start by its hash; the verl run starts from its own model.
     changes = {name: value for name, value in result.fields(chosen["run"]).items() if name != "warm_start"}
     return _join_names(folder.name, str(chosen["arm"])), run_config({}, changes)
 

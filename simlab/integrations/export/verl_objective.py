@@ -1,4 +1,4 @@
-"""An objective of the lab as verl's loss mode, estimator, rollout correction, and the plug-in's settings."""
+"""Convert an objective into verl's loss mode, estimator, rollout correction and plug-in settings."""
 
 import math
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ NEVER = "1e-30"
 
 @dataclass
 class Draft:
-    """A `VerlRun` in the making; what cannot be mapped collects in `rejected`."""
+    """A `VerlRun` under construction; `rejected` lists the settings without a counterpart in verl."""
 
     backend: str
     overrides: dict[str, Json]
@@ -84,7 +84,7 @@ class Draft:
 
 
 def map_objective(draft: Draft, objective: Objective, name: str) -> None:
-    """Write the overrides of an objective into `draft`; `name` is the preset with its suffixes."""
+    """Write the overrides of an objective into `draft`; `name` is the preset with its modifiers."""
     base = name.split("+")[0]
     mode = LOSS_MODES.get(base)
     if mode is None:

@@ -1,4 +1,4 @@
-"""A run of the lab as a run of verl on Qwen3-30B-A3B: GRPO on DAPO-Math-17k as in *hacking*."""
+"""Convert a simlab run into a verl run of Qwen3-30B-A3B: GRPO on DAPO-Math-17k as in *hacking*."""
 
 import shlex
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ Overrides = dict[str, Json]
 
 BACKENDS: dict[str, Overrides] = {"megatron": MEGATRON, "fsdp": FSDP}
 
-# The lab's default rate stands for this one of a large model: rates carry over as ratios.
+# simlab's default learning rate becomes this one of a large model; other learning rates scale in proportion.
 LARGE_RATE, LAB_RATE = 1e-6, AdamW().learning_rate
-# hacking Sec. 4.1 samples 128 problems where the lab's default is 8.
+# hacking Sec. 4.1 samples 128 problems where simlab's default is 8.
 PROMPTS_PER_PROMPT = 16
 
 TRAIN_DTYPES = {
@@ -52,7 +52,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True)
 class VerlRun:
-    """Hydra overrides by key (`+` before a new one), environment variables, and what is not the same."""
+    """Hydra overrides by key (`+` before a new one), environment variables, and differences from simlab."""
 
     backend: str
     overrides: Overrides
@@ -61,7 +61,7 @@ class VerlRun:
 
 
 def verl_run(config: RunConfig, backend: str = "megatron") -> VerlRun:
-    """Map a run of the lab. `ValueError` names every field that verl has no counterpart for."""
+    """Convert a simlab run. `ValueError` names every field without a counterpart in verl."""
     draft = Draft(backend, {**COMMON, **lookup(BACKENDS, backend, "backend")})
     recipe = recipe_of(config)
     objective = config.as_dict()["objective"]
@@ -181,7 +181,7 @@ def _sampling(draft: Draft, sampling: Any) -> None:
         f"{ROLLOUT}.logprobs_mode": "processed_logprobs" if sampling.processed else "raw_logprobs",
     }
     if sampling.temperature != 1:
-        draft.notes.append("temperature: verl divides the trainer's logits too; the lab scores at 1")
+        draft.notes.append("temperature: verl divides the trainer's logits too; simlab scores at 1")
     if sampling.noise is not None:
         draft.rejected.append("sampling.noise")
     if sampling.min_length:
@@ -254,7 +254,7 @@ def verl_script(run: VerlRun, name: str, dump: str | None = None) -> str:
 
 
 def overrides_of(run: VerlRun, name: str, environment: dict[str, str]) -> list[str]:
-    """Return all overrides in Hydra's grammar; Ray wants its variables as text."""
+    """Return all overrides in Hydra's grammar; Ray needs variables as text."""
     table = {**run.overrides, "trainer.experiment_name": name}
     variables = [
         f"+ray_kwargs.ray_init.runtime_env.env_vars.{key}={_quote(text)}" for key, text in environment.items()

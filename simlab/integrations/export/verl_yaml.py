@@ -1,4 +1,4 @@
-"""A verl config in YAML as flat keys, with verl's defaults for what is not in it."""
+"""Read a verl config in YAML as flat keys, with verl's defaults for missing keys."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars."
 
 
 def flat_config(text: str) -> dict[str, Json]:
-    """Return the values of a YAML by dotted keys, interpolations left out.
+    """Return the values of a YAML by dotted keys, without interpolations.
 
-    Raises `ValueError` for text that is not YAML of a mapping, `ImportError` naming what to install.
+    Raises `ValueError` for text that is not YAML of a mapping, `ImportError` with the install command.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters; a verl config has at most {LONGEST:,}")
@@ -102,7 +102,7 @@ def full_key(key: str) -> str:
 
 
 def get(flat: Flat, key: str) -> Json:
-    """The value at a key of `DEFAULTS`, or verl's default; `ValueError` naming a key of the wrong kind."""
+    """Return the value at a key of `DEFAULTS`, or verl's default; raise `ValueError` for a wrong type."""
     value, default = flat.get(full_key(key)), DEFAULTS[key]
     if value is None:
         return default

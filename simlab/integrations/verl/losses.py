@@ -1,4 +1,4 @@
-"""The lab's objectives as policy losses of verl, for torch.
+"""simlab's objectives as policy losses of verl, for torch.
 
 A surrogate maps a `Batch` to u [B, T]; the loss is minus the aggregate of A u w. Names, bounds and gradients
 are those of `simlab.objectives`; a test compares value and gradient inside verl.
@@ -94,7 +94,7 @@ def grpo_fix(batch: Batch) -> Tensor:
 
 
 def grpo_fix_weight(batch: Batch) -> Tensor:
-    """The same as a constant weight on the score.
+    """`grpo_fix` as a constant weight on the score.
 
     Reference: cancel Eq. 81, 82.
     """
@@ -179,13 +179,13 @@ def gaussian_noise(batch: Batch) -> Tensor:
     return (1 + batch.settings.distortion_std * torch.randn_like(batch.old)) * batch.weights
 
 
-def everything(batch: Batch) -> Tensor:
-    """All tokens stay."""
+def keep_all_tokens(batch: Batch) -> Tensor:
+    """Keep all tokens."""
     return batch.mask
 
 
-def on_policy(batch: Batch) -> Tensor:
-    """Without sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
+def drop_stale_sequences(batch: Batch) -> Tensor:
+    """Drop sequences with A < 0 whose mean of logp_train - logp exceeds `opsm_delta`.
 
     Reference: slime use_opsm, opsm_delta.
     """
@@ -196,14 +196,14 @@ def on_policy(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss: what multiplies the advantage, of which tokens. Registered as `simlab_` and its name.
+    """A policy loss, registered as `simlab_` and its name: the factor of the advantage, and the token mask.
 
     `penalty` [B, T] is averaged over the tokens, times `rollout_kl_coefficient`.
     """
 
     surrogate: Surrogate
     weights: Callable[[Batch], Tensor] = get_received_weights
-    token_mask: Callable[[Batch], Tensor] = everything
+    token_mask: Callable[[Batch], Tensor] = keep_all_tokens
     penalty: Callable[[Batch], Tensor] | None = None
 
 
@@ -223,7 +223,7 @@ ANCHORED = {
 VARIANTS = {
     "": Loss(ppo),
     "_acrl": Loss(ppo, acrl),
-    "_opsm": Loss(ppo, token_mask=on_policy),
+    "_opsm": Loss(ppo, token_mask=drop_stale_sequences),
     "_vaco": Loss(ppo, anchored_losses.vaco),
     "_bias": Loss(ppo, low_probability_delta),
     "_noise": Loss(ppo, gaussian_noise),
@@ -286,7 +286,7 @@ def batch_of(
     weights: Tensor | None,
     settings: Settings,
 ) -> Batch:
-    """Return what verl calls a policy loss with as one record; padding holds zeros, weights one."""
+    """Return the arguments of a verl policy loss as one record; padding holds zeros, weights one."""
     real = mask.bool()
     low, high = config.clip_ratio_low, config.clip_ratio_high
     return Batch(

@@ -1,4 +1,4 @@
-"""Protocols of the parts of verl's objects that the plug-in reads; verl is not installed next to the lab."""
+"""Protocols of the parts of verl's objects that the plug-in reads; verl is not installed next to simlab."""
 
 # pyright: reportMissingImports=false
 

@@ -20,7 +20,7 @@ class Settings:
     - `acrl_*`, `distortion_*`, `opsm_delta`, `transform_scale`, `rebalance_floor`,
       `divergence_bound`, `kpop_bound`, `drpo_delta`, `vespo_*`, `m2_threshold`, `vaco_*`,
       `rollout_kl_coefficient`: numbers of objectives.
-    - `otb_zero_tail`: 0 gives verl's optimal token baseline a baseline where one response is left.
+    - `otb_zero_tail`: 0: verl's optimal token baseline also has a baseline where one response is left.
     """
 
     dump: str | None = None

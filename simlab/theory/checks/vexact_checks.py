@@ -64,7 +64,7 @@ def counterpart_residual(name: str) -> float:
 
 
 def every_correction() -> Residual:
-    """All corrections of the lab at one mismatch, and what the exact moments are checked against."""
+    """Exact moments of all corrections of simlab at one mismatch, with their reference values."""
     residual = {name: counterpart_residual(name) for name in COUNTERPARTS}
     approximate = residual.pop("acrl")
     qualities = [measure_corrections(6, 0.1, seed)[2] for seed in SEEDS]

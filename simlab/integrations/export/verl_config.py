@@ -1,4 +1,4 @@
-"""The way back: from a verl YAML to the nearest run of the lab, and what differs."""
+"""Convert a verl YAML into the nearest simlab run, and list the differences."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -37,17 +37,17 @@ REJECTIONS = {"seq_mean_k1": "geo_mask", "seq_mean_k3": "k3_mask"}
 
 @dataclass(frozen=True)
 class Nearest:
-    """A run in the lab's plain values, and what is not as in the YAML."""
+    """A run in plain values of simlab, and its differences from the YAML."""
 
     config: dict[str, Json]
     differences: list[str]
 
 
 def nearest_config(text: str) -> Nearest:
-    """Return the run of the lab that is nearest to a verl config in YAML.
+    """Return the run of simlab that is nearest to a verl config in YAML.
 
     Keys that are missing have verl's defaults. Raises `ValueError` for text that is not a YAML mapping and
-    for an unknown loss mode, and `ImportError` naming what to install without PyYAML.
+    for an unknown loss mode, and `ImportError` with the install command if PyYAML is missing.
     """
     flat = flat_config(text)
     differs: list[str] = []
@@ -92,12 +92,12 @@ def _objective(flat: Flat, differs: list[str]) -> dict[str, Json]:
     changes |= {ours: get(flat, theirs) for ours, theirs in NUMBERS.items() if ours in names}
     if "anchor" in names:
         changes["anchor"] = "old"
-    suffixes, more = _corrections(flat, differs)
-    suffixes += ["opsm"] if mode.endswith("_opsm") else []
-    # What the plug-in's settings share with the lab's objectives has one name.
+    modifiers, more = _corrections(flat, differs)
+    modifiers += ["opsm"] if mode.endswith("_opsm") else []
+    # A setting that the plug-in shares with simlab's objectives has the same name there.
     shared = {
-        "acrl_": "acrl" in suffixes,
-        "opsm_": "opsm" in suffixes,
+        "acrl_": "acrl" in modifiers,
+        "opsm_": "opsm" in modifiers,
         "distortion_": base in ("gspo_bias", "gspo_noise"),
         "transform_": base == "dfpo_scale",
         "rebalance_": base == "dfpo_rebalance",
@@ -105,7 +105,7 @@ def _objective(flat: Flat, differs: list[str]) -> dict[str, Json]:
     for name, text in variables(flat).items():
         if any(there and name.startswith(start) for start, there in shared.items()):
             more[name] = _number(name, text)
-    return {"name": "+".join([base, *suffixes]), **changes, **more}
+    return {"name": "+".join([base, *modifiers]), **changes, **more}
 
 
 def _number(name: str, text: str) -> float | int:
@@ -126,21 +126,21 @@ def _estimator(flat: Flat, differs: list[str]) -> dict[str, Json]:
     fields: dict[str, Json] = {"advantage": ours.get(estimator, "grpo")}
     if get(flat, "algorithm.filter_groups.enable"):
         fields["group_filter"] = True
-        differs.append("filter_groups: the lab drops groups of equal rewards, verl samples others")
+        differs.append("filter_groups: simlab drops groups of equal rewards, verl samples others")
     return fields
 
 
 def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, Json]]:
-    suffixes, changes = [], {}
+    modifiers, changes = [], {}
     kind = get(flat, "algorithm.rollout_correction.rollout_is")
     threshold = get(flat, "algorithm.rollout_correction.rollout_is_threshold")
     if kind in ("token", "sequence"):
         low, _, high = str(threshold).rpartition("_")
         prefix = "" if kind == "token" else "seq_"
-        suffixes.append(f"{prefix}{'mis' if low else 'tis'}")
+        modifiers.append(f"{prefix}{'mis' if low else 'tis'}")
         changes["correction_clip"] = [float(low), float(high)] if low not in ("", NEVER) else float(high)
     elif isinstance(kind, str) and kind.startswith("acrl_"):
-        suffixes.append("acrl")
+        modifiers.append("acrl")
         changes["acrl_level"] = kind.removeprefix("acrl_")
         if not any(name.startswith("acrl_") for name in variables(flat)):
             differs.append("ACRL's gamma, C and X, environment variables there, are not in it: the defaults")
@@ -150,7 +150,7 @@ def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, J
     bounds = _parts(flat, "algorithm.rollout_correction.rollout_rs_threshold")
     for name in masks:
         if name in REJECTIONS:
-            suffixes.append(REJECTIONS[name])
+            modifiers.append(REJECTIONS[name])
             changes["baseline"] = "all"
         else:
             differs.append(f"rollout_rs {name!r}: left out")
@@ -158,8 +158,8 @@ def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, J
         numbers = [float(part) for part in bounds[0].split("_")]
         changes["rejection_bounds"] = numbers if len(numbers) > 1 else numbers[0]
     elif masks:
-        differs.append(f"rollout_rs_threshold {','.join(bounds)}: the lab's defaults stand for it")
-    return suffixes, changes
+        differs.append(f"rollout_rs_threshold {','.join(bounds)}: replaced by simlab's defaults")
+    return modifiers, changes
 
 
 def _parts(flat: Flat, key: str) -> list[str]:
