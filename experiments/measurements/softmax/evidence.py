@@ -32,7 +32,7 @@ def measure_rows(tables: Tables) -> dict[str, StoredInterval]:
 
 
 def write_note(claim: str, rows: Mapping[str, StoredInterval]) -> str:
-    """Return what decides nothing and stands in the note of a claim; empty if there is nothing."""
+    """Return the estimate for the note of a claim, which decides nothing; empty without one."""
     if claim not in NOTES:
         return ""
     id, statement = NOTES[claim]

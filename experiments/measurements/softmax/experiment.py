@@ -21,7 +21,7 @@ from simlab.studies.samples import StoredInterval
 class Size:
     """Sizes of the measurement; `seeds` by the number of tokens per vector of logits.
 
-    The first five seeds are those of the paper's table. A vector of its own for every token costs a
+    The first five seeds are those of the paper's table. A separate vector for every token needs a
     hundred million logits per seed.
     """
 
@@ -80,7 +80,7 @@ def _gaussian(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]
 
 
 def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
-    """Return the settings that are drawn: the paper's for every seed, the others for the first few."""
+    """Return the settings that are drawn: the paper's for every seed, the others for the first few seeds."""
 
     def is_wanted(placement: str, name: str) -> bool:
         if placement == tables.PAPER_PLACEMENT and name == "bf16":

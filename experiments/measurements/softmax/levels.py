@@ -19,8 +19,8 @@ def compare_seeds(samples: dict[int, ndarray]) -> list[dict]:
     """Return one row per pair of seeds: the similarity of the values of their samples.
 
     `samples[seed]` [2, tokens]: float32 probabilities, rounded probabilities. `noise` is the total
-    variation of a random split of both samples together: where it equals `variation`, the seed moves
-    neither the places nor the heights of the levels.
+    variation of a random split of both samples together: if it equals `variation`, the seed changes
+    neither the positions nor the heights of the levels.
     Reference: hacking Fig. 13.
     """
     rows = []

@@ -21,10 +21,10 @@ CENTERED = "centered-logits"
 
 @pytree
 class Setting:
-    """The sites of a softmax, and what else may differ between two settings; every field is traced.
+    """The sites of a softmax, and other differences between settings; every field is traced.
 
-    `centered` is 1 where the largest logit is subtracted before the logits are rounded, `from_log` is
-    True where the engine returns log-probabilities and the probability is the exponential of those.
+    `centered` is 1 if the largest logit is subtracted before the logits are rounded. `from_log` is True if
+    the engine returns log-probabilities, whose exponential is the probability.
     """
 
     sites: Softmax
@@ -51,7 +51,7 @@ def make_setting(
 
 
 def probabilities(z: Array, rest: Array, chosen: Setting, key: Array | None = None) -> Array:
-    """Return the probabilities [n, V] of logits `z` [n, V], rounded where `chosen` says.
+    """Return the probabilities [n, V] of logits `z` [n, V], rounded at the sites of `chosen`.
 
     `rest` [n] is the logsumexp of logits that are not in `z` (-inf for none): it enters the normalizer
     in float32, is not rounded and gets no column. Temperature divides the rounded logits, as in engines
