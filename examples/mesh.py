@@ -53,7 +53,7 @@ def main() -> None:
         objective=get_objective("grpo"),
         task=Sorting(difficulty=3, train_size=64, held_out_size=8),
         model=replace(MODELS[args.model], num_hidden_layers=args.layers),
-        # An untrained policy earns no reward; without the entropy bonus the first steps have no gradient.
+        # An untrained policy gets no reward; without the entropy bonus the first steps have no gradient.
         entropy_coeff=0.01,
         prompts_per_step=4,
         group_size=4,

@@ -168,7 +168,7 @@ def fit(fitted: Frame, held: Frame, trees: int = TREES) -> Classifier:
 
     Offset, temperature and shrinkage come from the scores of `held`. Classifiers of other policies give them,
     each without the inference engines of the logs that it scores, and others without variants of each cause.
-    So they count how much less certain a log is that nobody simulated.
+    The calibration therefore includes the lower confidence on logs unlike all simulated ones.
     """
     measured = list(fitted.columns).index("held_out") + 1
     names = [name for name in fitted.columns[measured:] if name not in NUISANCE]

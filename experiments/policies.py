@@ -47,7 +47,7 @@ NEW_SEEDS = (
 )
 NEW_POLICIES = _train_policies("chain", NEW_SEEDS, **CHAIN_TRAINING)
 """Further policies that pass the screen of `CHAIN_POLICIES`, by `new_policies`. They are trained when an
-experiment needs them, since the package has no room for more files."""
+experiment needs them, to limit the size of the package."""
 MOE_SEEDS = (
     *(102, 104, 105, 106, 107, 108, 112, 113, 114, 115, 117, 118),
     *(120, 121, 122, 123, 125, 126, 128, 129, 131, 133, 134, 135),

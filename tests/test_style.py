@@ -54,9 +54,9 @@ LOCAL_PARTICIPLES = {
 UNCHECKED = ("diagnosis", "__pycache__", "py.typed")
 # Replaced names: no identifier, keyword, config field or column of these may come back.
 REPLACED_NAMES = (
-    "AnyObjective DOSES Lane SUFFIXES Sampler Suffix adder adders begun_lanes discount dose dosed "
+    "along_k AnyObjective DOSES Lane SUFFIXES Sampler Suffix adder adders begun_lanes discount dose dosed "
     "false_alarm first_params keep_lanes keep_programs lane lane_of lanes leaves_out made_steps "
-    "mistakes one_order sampler_params steps_made twin twins warmup which_card write_lanes "
+    "mistakes one_order projecting sampler_params steps_made twin twins warmup which_card write_lanes "
 )
 # All packages of simlab but `diagnosis`, whose fitted classifier holds old names.
 PROSE = [
@@ -79,6 +79,7 @@ PRIVATE_WORDS = (
     r"\btells?\b",
     r"\balike\b",
     r"\blaws?\b",
+    r"\bthe lab\b",
 )
 
 

@@ -17,9 +17,9 @@ from simlab.core.experiment import Experiment, Run
 from simlab.core.json_value import Json
 
 WITHIN = 1.5
-"""Largest ratio of forecast and truth, either way."""
+"""Largest ratio of forecast and measured time, in either direction."""
 FIRST_STEPS = {"empty cache": 20.0, "new engine pair": 10.0, "filled cache": 3.0}
-"""Most seconds to the end of a sweep of one step, by what the cache holds."""
+"""Largest allowed seconds of a sweep of one step, by the state of the cache."""
 PLAIN: dict[str, Json] = {**BASE, "objective": "grpo", "warm_start": None, "engines": "f32/bf16", "steps": 20}
 LONG = {"task": {"name": "recurrence", "difficulty": 64}, "prompts_per_step": 4, "group_size": 8}
 SWEEPS: dict[str, tuple[dict[str, Json], dict[str, Json], int]] = {
@@ -38,7 +38,7 @@ SWEEPS: dict[str, tuple[dict[str, Json], dict[str, Json], int]] = {
 
 
 def time_sweep(call: Mapping[str, Json], cache: str) -> dict[str, float]:
-    """Return forecast, wall and CPU seconds of one sweep in a process of its own."""
+    """Return forecast, wall and CPU seconds of one sweep in its own process."""
     process_seconds, (start, end), (timings,) = time_sweeps([call], cache)
     expected, remaining = timings["expected"], timings["runs"]
     return {
@@ -52,7 +52,7 @@ def time_sweep(call: Mapping[str, Json], cache: str) -> dict[str, float]:
 
 
 def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Json]]:
-    """Return the rows of a sweep: the cache empty, then a second sweep of other seeds with it filled."""
+    """Return the rows of a sweep with an empty cache, and of one with other seeds and the filled cache."""
     changes, over, workers = SWEEPS[name]
     rows = []
     for number, state in enumerate(("empty", "filled")):

@@ -49,7 +49,7 @@ class Ceilings:
     bytes: float
 
     def seconds(self, products: Counter[Product], runs: int) -> float:
-        """Return the least time of these products for so many runs: each by the nearer ceiling."""
+        """Return the minimum seconds of these products for `runs` runs, from the lower ceiling of each."""
         each = {p: max(p.flops / self.operations, count_bytes(p) / self.bytes) for p in products}
         return runs * sum(count * each[product] for product, count in products.items())
 
@@ -66,7 +66,7 @@ def default_batch_sizes() -> tuple[int, ...]:
 
 
 def ceilings(smoke: bool) -> tuple[Ceilings, float]:
-    """Return what the device can do, and the speed of the quantizer relative to a copy in place."""
+    """Return the ceilings of the device, and the quantizer's speed relative to a copy in place."""
     cpu = jax.default_backend() == "cpu"
     side, elements = (128, 2**16) if smoke else (1024, 2**24) if cpu else (8192, 2**28)
     budget = 0.01 if smoke else 0.5
@@ -82,7 +82,7 @@ def ceilings(smoke: bool) -> tuple[Ceilings, float]:
 
 @dataclass(frozen=True)
 class Stages:
-    """The compiled stages of a step of a run batch, what they read, and seconds to compile them."""
+    """The compiled stages of a step of a run batch, their arguments, and seconds to compile them."""
 
     recipe: Recipe
     state: TrainState
@@ -93,7 +93,7 @@ class Stages:
 
 
 def compile_stages(config: RunConfig, smoke: bool, runs_per_batch: int) -> Stages:
-    """Return the stages of a step of a run batch, compiled side by side."""
+    """Compile the stages of a step of a run batch in parallel, and return them."""
     start = time.perf_counter()
     recipe, state = stack_runs(swept_recipe(config), runs_per_batch)
     options = {"xla_backend_optimization_level": 0} if smoke else None
@@ -111,7 +111,7 @@ def compile_stages(config: RunConfig, smoke: bool, runs_per_batch: int) -> Stage
 
 
 def compile_all(config: RunConfig, smoke: bool, batch_sizes: Sequence[int]) -> Iterator[Stages]:
-    """Return the stages of every batch size; an accelerator times none before all are compiled."""
+    """Return the stages of every batch size; on an accelerator, compile all of them before timing."""
     compile_size = partial(compile_stages, config, smoke)
     if jax.default_backend() == "cpu":
         return map(compile_size, batch_sizes)

@@ -55,7 +55,7 @@ FORMATS: dict[str, Callable[[Path, int], int]] = {"parquet": write_parquet, "jso
 
 
 def time_command(folder: Path) -> tuple[float, float]:
-    """Seconds by the wall and of CPU, of the command in a process of its own with at most two cores."""
+    """Return wall and CPU seconds of the command in its own process with at most two cores."""
     cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     allowed = sorted(cores)[:2]
     code = f"import os; getattr(os, 'sched_setaffinity', lambda *_: None)(0, {allowed}); "

@@ -99,9 +99,9 @@ def temporary_cache() -> Iterator[None]:
 
 
 def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, Json]:
-    """Return seconds of one step of one batch, the least of some rounds, and what the compilation took.
+    """Return the least seconds of one step of a batch over some rounds, and the time of the compilation.
 
-    `cold` is a new engine: its `sample` is compiled, `learn` is there, except for the first engine of a size.
+    `cold` is a new engine: `sample` is compiled; `learn` is compiled only for the first engine of a size.
     `warm` reads both from the cache folder, as a second process does.
     """
     recipe, state = build_batch(engine, runs_per_batch, smoke)
@@ -130,7 +130,7 @@ def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, J
 
 
 def measure_engines(run: Run) -> list[dict[str, Json]]:
-    """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is to float32 of that size."""
+    """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is relative to float32."""
     engines, alone, batch = (TIMED[:2], TIMED[:1], 2) if run.smoke else (TIMED, ALONE, BATCH)
     cases = [(engine, batch) for engine in engines] + [(engine, 1) for engine in alone]
     with temporary_cache():

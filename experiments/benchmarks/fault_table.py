@@ -99,7 +99,7 @@ class Bench:
     seconds: float = 0.0
 
     def __post_init__(self):
-        """Run the undisturbed sweep in a process of its own and time it."""
+        """Run the undisturbed sweep in its own process and time it."""
         lines = [f"runs_per_batch = {RUNS_PER_BATCH}", "[base]", f"steps = {self.steps}"]
         lines += [f"{name} = {_toml(value)}" for name, value in BASE.items() if name != "objective"]
         over = {"objective": list(OBJECTIVES), "seed": list(range(self.seeds))}
@@ -119,7 +119,7 @@ class Bench:
         return self.root / f"sweep{self.num_folders}"
 
     def start(self, out: Path, before: str = "", file_size: int = 0, workers: int = 0) -> subprocess.Popen:
-        """Start the sweep in a process of its own, after the code `before`, with a limit on file sizes."""
+        """Start the sweep in its own process, after the code `before`, with a limit on file sizes."""
         if file_size:
             before += f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({file_size},) * 2)\n"
         options = ["--out", str(out), "--workers", str(workers), "--checkpoint", "0", "--yes"]
@@ -131,7 +131,7 @@ class Bench:
         )
 
     def run_again(self, out: Path) -> None:
-        """Call the sweep again in this process, which has compiled it."""
+        """Start the sweep again in this process, which has compiled it."""
         over = {"objective": list(OBJECTIVES), "seed": range(self.seeds)}
         sweep(BASE | {"steps": self.steps}, over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, name="sweep")
 
@@ -176,7 +176,7 @@ def finish_sweep(bench: Bench, count: Count, folder: Path) -> None:
 def kill_sweeps(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, float]]:
     """Kill sweeps at random moments; yield a row per kill.
 
-    A sweep that ends before its moment is a row and not a try.
+    A sweep that ends before its kill is a row, but does not count as a try.
     """
     folder = bench.new_folder()
     for number in itertools.takewhile(lambda _: count.tries < tries, itertools.count()):
@@ -213,12 +213,12 @@ def fill_disk(bench: Bench, count: Count, number: int) -> Path:
 
 
 def name_read_only_folder(bench: Bench, count: Count, number: int) -> None:
-    """Name a folder that not even the superuser can write."""
+    """Return a folder that even the superuser cannot write."""
     count.wait(bench.start(Path(("/proc/simlab", "/sys/simlab")[number % 2])))
 
 
 def damage(path: Path, moments: random.Random, number: int) -> None:
-    """Flip one bit of a file, or cut its end off every second time."""
+    """Flip one bit of a file; every second time, truncate the file."""
     data = path.read_bytes()
     index = moments.randrange(len(data))
     flipped = data[index] ^ 1 << moments.randrange(8) if number % 2 == 0 else 0
@@ -269,7 +269,7 @@ def start_two_sweeps(bench: Bench, count: Count, _: int) -> Path:
 
 
 def turn_clock_back(bench: Bench, count: Count, _: int) -> Path:
-    """Kill a sweep half way and continue in a process whose clock runs backwards."""
+    """Kill a sweep halfway and continue in a process whose clock runs backwards."""
     folder = bench.new_folder()
     process = bench.start(folder, BACKWARDS)
     try:

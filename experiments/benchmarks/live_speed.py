@@ -13,7 +13,7 @@ CALLS = 3
 
 
 def time_live(copies: int, calls: int) -> list[dict[str, float]]:
-    """Return the CPU seconds of a live diagnosis of a padded batch, of a part of it and of all tokens."""
+    """Return the CPU seconds of a live diagnosis, with the token limit and with all tokens."""
     log = generate_log("no_fault", 0, 0, noise=0.5, sequences=SEQUENCES, length=LONGEST, steps=1)
     mask = np.arange(log.lengths.max()) < log.lengths[:, None]
     columns = [np.asarray(values) for values in (log.logp_train, log.logp_infer, log.ids)]

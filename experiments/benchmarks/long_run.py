@@ -21,7 +21,7 @@ from simlab.training.loop import Checkpoint, Chunk, resume, train
 from simlab.training.recipe import initial_state
 
 STEPS, CHUNK = 10_000, 50
-# What compilation and the first allocations take belongs to the start.
+# Memory of compilation and first allocations is not growth.
 WARM_UP = 0.1
 BOUND_MB = 16.0
 
@@ -70,7 +70,7 @@ def run(run: Run) -> None:
 def compare_memory_and_bits(
     rows: Sequence[Mapping[str, float]], one: UnfinishedRun, other: UnfinishedRun
 ) -> dict[str, float]:
-    """Return the growth of the memory after the warm-up, and whether two ends of a run are the same."""
+    """Return the memory growth after the warm-up, and whether both ends of the run are bitwise identical."""
     resident = np.asarray([row["resident_mb"] for row in rows])
     warm = resident[int(WARM_UP * len(rows)) :]
     part = max(1, len(rows) // 10)

@@ -28,8 +28,8 @@ ENGINES = ("f32/f32", "f32/bf16")
 BASE = {"objective": "grpo", "prompts_per_step": 4, "group_size": 8, "minibatches": 2}
 STEPS, WARM_UP = 22, 2
 FLAT_MB = 16.0
-"""Most growth of the resident memory from the end of the warm-up to the last step. Free memory goes back to
-the system before each measurement: what the allocator holds varies by 200 MB."""
+"""Largest allowed growth of the resident memory from the end of the warm-up to the last step. Free memory
+is returned to the system before each measurement, because the memory of the allocator varies by 200 MB."""
 SCRIPT = """
 import gc, json, resource, sys, time
 import jax

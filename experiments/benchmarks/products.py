@@ -25,7 +25,7 @@ CORE_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Case:
-    """A timed call; `variant` states what of it is a compile-time constant."""
+    """A timed call; `variant` states which parts are compile-time constants."""
 
     kind: str
     name: str

@@ -138,7 +138,7 @@ def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, str | int]
 
 
 def summarize(methods: list[Method], seconds: np.ndarray) -> list[dict[str, Json]]:
-    """Return one row per method; ratios are taken within a round, in which the machine was the same."""
+    """Return one row per method; ratios are within one round, under the same load of the machine."""
     keys = [(method.name, method.format, method.variant) for method in methods]
     low, ratio, high = np.quantile(seconds[:, [keys.index(LIMIT)]] / seconds, [0.25, 0.5, 0.75], axis=0)
     rates = 1e-9 / np.median(seconds, axis=0)

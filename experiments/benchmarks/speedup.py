@@ -23,7 +23,7 @@ from simlab.core.paths import checkout_root
 from simlab.training.step import rollout
 
 PARENT = "7c42aac4bd2329a68b8618796215f7965950be5a"
-"""The commit before the work on speed."""
+"""The commit before the speed improvements."""
 PAIRS = ("f32/f32", "f32/bf16", "f32/fp8-s2-truncated-all")
 ENGINES = ("f32", "bf16", "fp8-e4m3", "fp8-s2-truncated-all")
 RUNS_PER_BATCH, PROCESSES = 8, 2
@@ -53,7 +53,7 @@ def time_version(
     """
     runs, workers = (2, 0) if smoke else (RUNS_PER_BATCH * PROCESSES, PROCESSES)
     few, many = (1, 2) if smoke else (FEW, MANY)
-    # Without fields that had other names; their defaults are those of the flagship in both versions.
+    # Without renamed fields; their defaults are those of the flagship in both versions.
     base = {"engines": pair, "objective": "grpo", "task": "add", **(SMALL if smoke else FLAGSHIP)}
     with tempfile.TemporaryDirectory() as cache:
         calls = [

@@ -30,7 +30,7 @@ class Product(NamedTuple):
 
 
 def forward(config: TransformerConfig, sequences: int, length: int, keys: int) -> Counter[Product]:
-    """Count the products of one forward pass of a dense model, logits apart."""
+    """Count the products of one forward pass of a dense model, without logits."""
     rows, width = sequences * length, config.hidden_size
     heads, queries = sequences * config.num_key_value_heads, config.queries_per_key * length
     layer = [
@@ -45,7 +45,7 @@ def forward(config: TransformerConfig, sequences: int, length: int, keys: int) -
 
 
 def head(config: TransformerConfig, positions: int) -> Counter[Product]:
-    """Count the product that makes logits."""
+    """Count the product of the logits."""
     return Counter([Product(1, positions, config.hidden_size, config.vocab_size)])
 
 
@@ -59,7 +59,7 @@ def with_backward(products: Counter[Product]) -> Counter[Product]:
 
 
 def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
-    """Count the products of every stage of a step; a group's prompt is read once.
+    """Count the products of every stage of a step; the prompt of a group is processed once.
 
     Attention is over as many keys as the caches hold.
     """
@@ -82,7 +82,7 @@ def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
 
 
 def timed_call(product: Product) -> Callable[[], object]:
-    """Return a call that makes `SIDE_BY_SIDE` independent products, as many cores as there are at work."""
+    """Return a call that makes `SIDE_BY_SIDE` independent products, in as many threads as there are cores."""
     rng = np.random.default_rng(0)
 
     def operand(rows: int, columns: int) -> Array:

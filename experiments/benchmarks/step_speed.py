@@ -34,7 +34,7 @@ from simlab.training.recipe import Recipe, initial_state
 from simlab.training.step import rollout, score, train_step
 
 STAGES = ("rollout", "score", "updates", "step")
-# Engine pair, and how its numbers enter: known to the compiler, or traced, so that they can be swept.
+# Engine pair, and whether its numbers are compile-time constants or traced, so that they can be swept.
 VARIANTS = {
     "float32": ("f32/f32", "constants"),
     "emulated": ("f32/fp8-s4-truncated", "constants"),
@@ -47,7 +47,7 @@ LIMITS = {
     "pytorch / emulated": 1.5,
     "trl / emulated": 4.0,
 }
-# Float32 sums in another order: of up to 96 terms for log-probabilities, of all tokens for gradients.
+# Bounds for float32 sums in another order: up to 96 terms for log-probs, all tokens for gradients.
 LOGP_BOUND, GRADIENT_BOUND = 2e-5, 1e-4
 # A last bit of a sum that differs crosses a rounding threshold now and then: measured against what the
 # emulation itself moves.
@@ -56,7 +56,7 @@ EMULATED_BOUND = 0.05
 
 @dataclass(frozen=True)
 class Case:
-    """A timed call; `updates` of simlab are its step less its rollout and score."""
+    """A timed call; `updates` of simlab are its step minus rollout and score."""
 
     implementation: str
     stage: str
@@ -95,7 +95,7 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
 
 
 class Peer:
-    """The PyTorch reference on some threads, compiled; raises `ImportError` where torch is missing."""
+    """The PyTorch reference on some threads, compiled; raises `ImportError` without torch."""
 
     def __init__(self, threads: int, recipe: Recipe, params: Params):
         """Compile it and sample once."""
@@ -171,7 +171,7 @@ class Peer:
 def _gradient(
     recipe: Recipe, params: Params, prompts: Any, responses: Any, advantages: Any
 ) -> list[np.ndarray]:
-    """Gradient of GRPO's loss at ratio one, its leaves in the reference's order."""
+    """Gradient of GRPO's loss at ratio one, with leaves in the order of the reference."""
     mask = response_mask(responses, EOS_TOKEN_ID).astype(jnp.float32)
 
     def loss(params: Params) -> jax.Array:
@@ -188,12 +188,12 @@ def _rms(x: Any) -> float:
 
 
 def name_peer(program: str, threads: int) -> str:
-    """Return the name of an implementation that is not ours."""
+    """Return the name of an implementation other than simlab."""
     return f"{program}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
 def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
-    """Return the reference on one thread and on all, and why there is none if so."""
+    """Return the reference on one thread and on all, or the reason why there is none."""
     try:
         return [Peer(threads, recipe, params) for threads in sorted({1, os.cpu_count() or 1})], ""
     except ImportError as error:
@@ -201,9 +201,9 @@ def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
 
 
 def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, float]:
-    """Milliseconds of the fastest step of TRL's trainer by thread count; nothing where it is not installed.
+    """Milliseconds of the fastest step of TRL's trainer by thread count; nothing if TRL is not installed.
 
-    It runs in a process of its own, so its steps are timed after those of simlab and not between them.
+    TRL runs in its own process, so its steps are timed after those of simlab, not interleaved with them.
     """
     root = checkout_root()
     python = root / ".cache" / "venvs" / "trl" / "bin" / "python"
@@ -232,7 +232,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
 
 
 def stage_rows(cases: list[Case], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
-    """Rows by implementation and stage; `least` is what the products of a stage take."""
+    """Return rows by implementation and stage; `least` is the time of the products of a stage."""
     by_name: dict[str, dict[str, float]] = {"floor": least}
     for case, time_taken in zip(cases, ms, strict=True):
         by_name.setdefault(case.implementation, {})[case.stage] = float(time_taken)
@@ -256,7 +256,7 @@ def _row(name: str, stage: str, ms: float, step_ms: float, least: dict[str, floa
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:
-    """Return what `LIMITS` names."""
+    """Return the ratios of `LIMITS`."""
     ms = {(row["implementation"], row["stage"]): row["ms"] for row in rows}
     step = ms["emulated", "step"]
     ratios = {

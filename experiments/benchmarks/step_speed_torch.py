@@ -23,12 +23,12 @@ class Float32:
 
     @staticmethod
     def store(x: Tensor) -> Tensor:
-        """Return what a 16-bit kernel would leave in memory: here x itself."""
+        """Return x as a 16-bit kernel would store it; this engine does not round."""
         return x
 
     @staticmethod
     def prepare(w: Tensor) -> Tensor:
-        """Return weights as the projections read them."""
+        """Return weights in the form that the projections read."""
         return w
 
     @staticmethod
@@ -38,11 +38,11 @@ class Float32:
 
 
 class TruncatedFp8:
-    """simlab's `fp8-s4-truncated`: operands of projections cut to 4 mantissa bits, the rest in BF16."""
+    """simlab's `fp8-s4-truncated`: operands of projections truncated to 4 mantissa bits, the rest in BF16."""
 
     @staticmethod
     def store(x: Tensor) -> Tensor:
-        """Round to BF16, to nearest even. Casts to it and back would be optimized away."""
+        """Round to BF16, to nearest even. The compiler would remove casts to BF16 and back."""
         bits = x.view(torch.int32)
         return (bits + 0x7FFF + ((bits >> 16) & 1) & -0x10000).view(torch.float32)
 
@@ -53,7 +53,7 @@ class TruncatedFp8:
 
     @classmethod
     def project(cls, x: Tensor, w: tuple[Tensor, Tensor]) -> Tensor:
-        """Scale each token by its largest magnitude, cut, multiply, scale back and store."""
+        """Scale each token by its largest magnitude, truncate, multiply, scale back and store."""
         elements, scale = cls._cut(x, -1, 1 / (448 * 512))
         return cls.store((elements @ w[0]) * w[1] * scale)
 
@@ -184,7 +184,7 @@ class TorchReference:
     def _extend(
         self, weights: Weights, engine: Engine, tokens: Tensor, start: Tensor | int, caches: list | None
     ) -> Tensor:
-        """Return normed hidden states [B, T, D] of tokens behind what the caches hold."""
+        """Return normed hidden states [B, T, D] of tokens after those in the caches."""
         positions = start + torch.arange(tokens.shape[1])
         keys = torch.arange(tokens.shape[1] if caches is None else caches[0].shape[2])
         visible = keys[None] <= positions[:, None]
@@ -256,7 +256,7 @@ def _parameters(tree: Any) -> Any:
 
 
 def _rewards(prompts: Tensor, responses: Tensor) -> Tensor:
-    """1 for the right sum behind leading letters, as the task `add` has it."""
+    """Return 1 for the correct sum after leading letters, as the task `add` does."""
     width = (prompts.shape[1] - 2) // 2
     powers = 10 ** torch.arange(width, -1, -1)
     digits = prompts - DIGIT

@@ -22,10 +22,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 class Clock(TrainerCallback):
-    """Notes the time after each update."""
+    """Record the time after each update."""
 
     def __init__(self):
-        """Start without any."""
+        """Start without times."""
         self.times = []
 
     def on_step_end(self, args, state, control, **kwargs):

@@ -36,7 +36,7 @@ BASE: dict[str, Json] = {
 }
 SMALL = engine_speed.SMALL | {"engines": "f32/f32", "task": {"name": "recurrence", "difficulty": 4}}
 RUNS_PER_BATCH = 4
-# Enough of both that a second process gains more than its start costs.
+# Enough runs and steps that a second process saves more time than its start takes.
 BATCHES, LONG = 4, 200
 
 
@@ -66,7 +66,7 @@ def run(run: Run) -> None:
 
 
 def cost(base: dict[str, Json], runs_per_batch: int, axis: str, value: int) -> dict[str, float]:
-    """Seconds to compile, and of all runs; run-steps per second."""
+    """Return seconds of compilation and of all runs, and run-steps per second."""
     field = {"length": "task.difficulty", "steps": "steps"}.get(axis)
     config = run_config(base, {field: value} if field else {})
     runs_per_batch = value if axis == "runs_per_batch" else runs_per_batch
@@ -101,10 +101,9 @@ def fit(axis: str, rows: list[dict[str, Json]]) -> dict[str, Json]:
 def processes(
     base: dict[str, Json], runs_per_batch: int, batches: int, calls: int = 2
 ) -> list[dict[str, Json]]:
-    """Seconds of the same runs in one process and in one per core, in the last of `calls` sweeps.
+    """Return seconds of the same runs in one process and in one per core, in the last of `calls` sweeps.
 
-    The first sweep compiles. Processes share a program through the cache; each loads it by itself, which
-    counts.
+    The first sweep compiles. Each process loads the compiled functions from the cache, which counts as time.
     """
     over = {"seed": list(range(runs_per_batch * batches))}
     cores = len(os.sched_getaffinity(0))

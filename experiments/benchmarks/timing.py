@@ -45,7 +45,7 @@ def compile_call(function: Callable[..., object], *arguments: object) -> Call:
 def train_call(
     recipe: Recipe, state: TrainState, steps: int, axes: PyTree = None, advance: Advance | None = None
 ) -> Call:
-    """Return a call that makes the next `steps` steps of a run, or of many, after those of the last call."""
+    """Return a call that computes the next `steps` steps of one run or many, after the last call."""
     last = [jax.tree.map(jnp.copy, state)]  # training donates it
 
     def train_on() -> None:
@@ -103,7 +103,7 @@ def run_script(script: str, call: Json, cache: str, package: Path | None = None)
 def time_sweeps(
     calls: Sequence[Mapping[str, Json]], cache: str, package: Path | None = None
 ) -> tuple[float, np.ndarray, list[dict[str, float]]]:
-    """Make sweeps one after another in a new process.
+    """Run sweeps one after another in a new process.
 
     Args:
         calls: arguments of `sweep`, by name.

@@ -14,7 +14,7 @@ BYTES_OF_FLOAT32, BYTES_OF_PAIR = 4, 8
 
 
 def batch_of(vocabulary: int) -> TokenBatch:
-    """Draw two policies over a vocabulary, the sampler's own most probable tokens as the sampled ones."""
+    """Draw two policies over a vocabulary; the sampled tokens are the most probable ones of the sampler."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(SEQUENCES, TOKENS, vocabulary)).astype(np.float32) * 3
     policy = jax.nn.log_softmax(jnp.asarray(logits))

@@ -55,10 +55,11 @@ def subject(changes: Mapping[str, Json], prompts: int, seed: int) -> ExplainTarg
 
 
 def ladder(policy: ExplainTarget, track: Callable[[Iterable], Iterable]) -> dict[str, list[dict[str, Json]]]:
-    """Score the same tokens under every engine between the two, one group of sites at a time exchanged.
+    """Score the same tokens under every engine between the two; engines differ in one group of sites.
 
-    `shares`: of the mean squared log rho, by group: Shapley's with its interval over prompts, alone, and what
-    leaves with it. `rungs`: the mismatch after the group and all before it, in the order of `GROUPS`.
+    `shares`: fractions of the mean squared log rho by group: the Shapley share with its interval over
+    prompts, the share of the group alone, and the share that vanishes without it. `rungs`: the mismatch
+    after the group and all before it, in the order of `GROUPS`.
     """
     train, infer = policy.pair.train, policy.pair.infer
     groups = group_sites(differing(train, infer, policy.model))

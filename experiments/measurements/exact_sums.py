@@ -16,10 +16,10 @@ SIDES = (("bf16", "bf16-exact"), ("fp8-e4m3", "fp8-e4m3-exact"))
 
 
 def compare(smoke: bool) -> list[dict[str, str | float]]:
-    """Return, per pair of engines and start: share of equal tokens, and difference of the gradients.
+    """Return the fraction of equal tokens and the difference of the gradients, per engine pair and policy.
 
-    The rollouts share their random numbers; the gradients are both of the rollout of the ordinary engine,
-    which is taken for on-policy in both, so that only the forward and backward pass differ.
+    The rollouts have the same random numbers. Both gradients use the rollout of the ordinary engine and
+    treat it as on-policy, so only the forward and backward pass differ.
     """
     rows = []
     # Exact sums take a minute to compile; one engine on both sides is one program.
@@ -45,7 +45,7 @@ def _step(ordinary: str, exact: str, start: str, smoke: bool) -> dict[str, float
 @jax.jit
 def _gradient(recipe, state, trajectory):
     scores, replayed = score_rollout(recipe, state.params, trajectory)
-    # What the sampler would have reported, were it this engine.
+    # The log-probs that this engine would have reported as the inference engine.
     reported = replace(replayed, logp_infer=jnp.where(replayed.mask, scores.logp, 0.0))
     batch = replace(token_batch(recipe, state, reported, scores), key=None)
     return policy_gradient(recipe, state.params, reported, batch, rollout_terms(recipe.objective, batch))[0]

@@ -50,8 +50,8 @@ def measure(x: np.ndarray, y: np.ndarray, fmt: Format) -> dict[str, float | int 
     """Compare y = Q(x) with x.
 
     `max_error` and `rms_error` are of |y - x| / max(|x|, smallest normal), over |x| up to the largest finite
-    value. To nearest, the unit roundoff 2^-(mantissa bits + 1) bounds it, subnormals and integers included;
-    in the other modes twice that.
+    value. The bound is the unit roundoff 2^-(mantissa bits + 1) for rounding to nearest, including subnormals
+    and integers, and twice that in the other modes.
     """
     magnitude = np.abs(x.astype(np.float64))
     inside = magnitude <= float(fmt.max_finite)

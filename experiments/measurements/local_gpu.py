@@ -27,7 +27,7 @@ Product = Callable[[Array, Array, str], Array]
 
 
 def native(a: Array, b: Array, fmt: str) -> Array:
-    """Multiply operands of a format by the device's own kernel, into float32."""
+    """Multiply operands of a format with the kernel of the device, into float32."""
     return lax.dot(a.astype(DTYPES[fmt]), b.astype(DTYPES[fmt]), preferred_element_type=jnp.float32)
 
 
@@ -37,7 +37,7 @@ def stand_in(a: Array, b: Array, fmt: str) -> Array:
 
 
 def candidates(fmt: str) -> dict[str, Accumulator]:
-    """Return what a kernel may have done with operands of a format, by name."""
+    """Return the possible computations of a kernel on operands of a format, by name."""
     listed = {name: ACCUMULATORS[name] for name in ("float32", "exact")}
     for architecture, cores in TENSOR_CORES.items():
         # A compiler without a kernel for FP8 multiplies in FP16, which holds all of its numbers.
@@ -96,7 +96,7 @@ def run(run: Run) -> None:
 
 
 def best(fmt: str, rows: list[dict]) -> str:
-    """Name the candidate that agrees most over all products of a format, and how much."""
+    """Return the candidate with the highest agreement over all products of a format, and the agreement."""
     table: Any = pd.DataFrame(rows)
     by_candidate = table[table["format"] == fmt].groupby("candidate", sort=False)
     shares, worst = by_candidate["equal"].mean(), by_candidate["worst_ulp"].max()

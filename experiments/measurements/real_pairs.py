@@ -40,8 +40,8 @@ from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.checkpoints import load_tree
 
 HERE = Path(__file__).parents[1]
-# What samples -> what may stand for it, first what the catalog says does: engines of the catalog, or of
-# `simlab.serving.emulations`. Of SmolLM2 these are tried, of the MoE all.
+# Sampling engine -> its candidate emulations, that of the catalog first: engines of the catalog, or of
+# `simlab.serving.emulations`. SmolLM2 is compared with these, the MoE with all emulations.
 CANDIDATES = {
     "vllm:float32": ("f32",),
     "vllm:bfloat16": ("vllm-bf16", "bf16"),
@@ -58,7 +58,7 @@ CATALOG = ("f32", "bf16", "vllm-bf16", "fp16", "bf16-fp8kv", "int8-w8a8")
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """A model, its prompts [N, P], how it is sampled, and the emulations that are tried on it."""
+    """A model, its prompts [N, P], its sampling parameters, and the emulations to compare."""
 
     config: TransformerConfig
     params: Params
@@ -66,11 +66,11 @@ class ModelUnderTest:
     sampling: SamplingRequest
     emulations: dict[str, Emulation]
     read_back: dict[str, Params]
-    """Parameters as llama.cpp's files have them, by sampling engine."""
+    """Parameters as stored in files of llama.cpp, by sampling engine."""
     all_tried: bool
 
 
-def lab_moe(smoke: bool) -> ModelUnderTest:
+def trained_moe(smoke: bool) -> ModelUnderTest:
     """The tiny MoE of simlab, warm-started on `add`, on held-out problems."""
     config = replace(MODELS["tiny-moe"], num_hidden_layers=1) if smoke else MODELS["tiny-moe"]
     prompts = stack_prompts(load_task_prompts("add", 8 if smoke else 256))
@@ -110,7 +110,7 @@ def pairs(smoke: bool) -> list[tuple[str, str, str]]:
     """Return the calibrated pairs: sampling engine, scoring engine, and the emulation of the latter."""
     if smoke:
         return [("bf16", "f32", "f32")]
-    # Of two float32 engines only the order of sums is left, which no emulation has.
+    # Two float32 engines differ only in the order of sums, which no emulation models.
     inexact = [engine for engine, names in CANDIDATES.items() if names != ("f32",)]
     return [*((engine, SCORERS[0], "f32") for engine in inexact), ("vllm:bfloat16", SCORERS[1], "bf16")]
 
@@ -147,7 +147,7 @@ def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[
 def predictions(
     subject: ModelUnderTest, sampling_engine: str, train: str, prompts: np.ndarray, responses: np.ndarray
 ) -> tuple[dict[str, Emulation], dict[str, np.ndarray]]:
-    """Return the emulations that go with `sampling_engine`, and the log rho [N, T] that each predicts."""
+    """Return the emulations of `sampling_engine`, and the log rho [N, T] that each predicts."""
     names = subject.emulations if subject.all_tried else CANDIDATES[sampling_engine]
     emulations = {name: subject.emulations[name] for name in names}
     if sampling_engine not in subject.read_back:
@@ -168,7 +168,7 @@ def run(run: Run) -> None:
     run.seeds([0])
     samplers = ("bf16",) if run.smoke else tuple(CANDIDATES)
     scorers = ("f32",) if run.smoke else SCORERS
-    subjects = {"tiny-moe": partial(lab_moe, run.smoke)} | ({} if run.smoke else {"smollm2": smollm2})
+    subjects = {"tiny-moe": partial(trained_moe, run.smoke)} | ({} if run.smoke else {"smollm2": smollm2})
     run.configure(sampling_engines=samplers, scoring_engines=scorers, models=list(subjects))
     probe = Probe(run)
     for name, make in subjects.items():

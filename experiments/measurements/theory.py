@@ -27,7 +27,7 @@ def run(run: Run) -> None:
 
 
 def collect_evidence(results: Results) -> list[Measured]:
-    """Return each claim with the residuals of its checks; the first states it as printed."""
+    """Return each claim with the residuals of its checks; the first check is the printed statement."""
     table: Any = results.table("rows")
     rows = {claim: group.to_dict("records") for claim, group in table.groupby("claim", sort=False)}
     return [
@@ -38,7 +38,7 @@ def collect_evidence(results: Results) -> list[Measured]:
 
 
 def measure_checks(trial: Trial, rows: list[dict[str, Json]]) -> Measured:
-    """Return the residuals of the checks of a trial, by what each states."""
+    """Return the residuals of the checks of a trial, by statement."""
     known = {row["statement"]: row for row in rows}
     samples, notes = [], []
     for criterion in trial.criteria:

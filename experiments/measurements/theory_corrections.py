@@ -62,7 +62,7 @@ def moments(
 
 
 def measure_masked(seed: int) -> list[dict]:
-    """Fraction of tokens that each trust region drops, in three ways to drift apart; one token of 64."""
+    """Return the fraction of tokens that each trust region drops, for three kinds of growing mismatch."""
     space = enumerate_sequences(64, 1)
     rows = []
     for family, levels in FAMILIES.items():
@@ -132,7 +132,7 @@ AFTER = "Rule written after the tables."
 
 
 def collect_evidence(results: Results) -> list[Measured]:
-    """V4 by the bias without correction, at `JUDGED`; N1 by what IcePop drops as the gap widens."""
+    """Return V4 by the bias without correction at `JUDGED`, and N1 by the tokens that IcePop drops."""
     table: Any = results.table("moments")
     table = table[(table["length"] == JUDGED["length"]) & (table["rho_std"] == JUDGED["rho_std"])]
     case = f"T = {JUDGED['length']}, std rho {JUDGED['rho_std']}"

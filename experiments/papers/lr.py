@@ -272,7 +272,8 @@ LR_ON_POLICY = training_experiment(
 )
 LENGTH_DYNAMICS = training_experiment(
     "length_dynamics",
-    "Where length pays, does it surge before a collapse, and does the triggered schedule help?",
+    "If longer responses get more reward, does length surge before a collapse, and does the triggered "
+    "schedule help?",
     CLAIMS,
     minutes=110.0,
     baseline=FREE,

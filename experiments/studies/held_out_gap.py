@@ -51,7 +51,8 @@ def run(run: Run) -> None:
 def read_rewards(results: Results) -> Iterator[Rewards]:
     """Yield the rewards of every arm as the claims read them: means over the last quarter of a run.
 
-    Arms with fewer than two validations in it are left out: one at its end says little about its mean.
+    Arms with fewer than two validations in this quarter are omitted: one at its end is a poor estimate of its
+    mean.
     """
     if not {"chunks", "diagnostics", "runs"} <= set(results.table_names):
         return

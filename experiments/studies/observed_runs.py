@@ -82,8 +82,8 @@ def observe_runs(
 ) -> Frame:
     """Compute runs and their diagnostics every few steps; return these.
 
-    A run is what a sweep makes of it, bit by bit, and goes into the result cache, where a sweep finds it; its
-    diagnostics lie beside it.
+    A run has the bits of the same run in a sweep, and both use the same entry of the result cache.
+    Diagnostics are stored next to it.
 
     Args:
         run: of the experiment.

@@ -60,7 +60,7 @@ def run_arms(run: Run, names: Sequence[str], block: int | None) -> Frames:
 
 
 def record_arms(run: Run, names: Sequence[str], **facts: Json) -> None:
-    """Describe arms in the manifest: `simlab claims --check` refuses a result whose arms were changed."""
+    """Describe arms in the manifest: `simlab claims --check` rejects a result whose arms were changed."""
     described = {name: ALL_ARMS[name].recorded | facts for name in names}
     run.configure(arms=run.config.get("arms", {}) | described)
 

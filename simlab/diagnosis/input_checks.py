@@ -18,7 +18,7 @@ MAX_LISTED = 40
 COPIED = (
     "logp_train and logp_infer are equal bit for bit at all {tokens:,} tokens. Either the engines are "
     "bitwise identical, or the log-probs were copied (verl: algorithm.rollout_correction.bypass_mode=True). "
-    "A log of copies says nothing about the engines."
+    "A log of copies has no information about the engines."
 )
 
 

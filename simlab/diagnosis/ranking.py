@@ -51,8 +51,8 @@ class RankedCause:
 def rank_causes(log: TokenLog) -> tuple[list[RankedCause], dict[str, float]]:
     """Return every cause, most probable first, and the signatures of a log without masked tokens.
 
-    A log with fewer than `FEW` tokens is `unknown`; with responses below `SHORT`, so is what looks like
-    `position`.
+    A log with fewer than `FEW` tokens is `unknown`. If all responses are below `SHORT`, `position` becomes
+    `unknown`.
     """
     count = len(log.logp_train)
     if count < FEW:

@@ -66,7 +66,7 @@ def _typical_size(x: np.ndarray, infer: np.ndarray) -> np.ndarray:
     for number in range(count):
         inside = magnitude[bounds[number] : bounds[number + 1]]
         if len(inside):
-            # The median resists outliers; where most are exactly 0 a tenth of the RMS stands in.
+            # The median is robust against outliers. If most values are exactly 0, use a tenth of the RMS.
             sizes[number] = max(1.48 * np.median(inside), 0.1 * np.sqrt(np.mean(inside**2)), 1e-7)
     return np.maximum(sizes, 1e-7)[bins]
 

@@ -1,4 +1,4 @@
-"""The engines by name, the real software each stands for, and their pairs. Adding one is one record here."""
+"""Engines by name with their reference systems, and their pairs. A new engine is one record here."""
 
 from dataclasses import dataclass, replace
 
@@ -44,7 +44,7 @@ from simlab.engines.site import Site
 
 @dataclass(frozen=True)
 class EngineCard:
-    """An engine, the real system that it stands for, and the parts of that system that it does not model."""
+    """An engine, the real system that it models, and the parts of that system that are not modeled."""
 
     engine: Engine
     reference_system: str

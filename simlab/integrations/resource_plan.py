@@ -218,7 +218,9 @@ def time_items(config: TransformerConfig, count: int, device: Device, step: Step
     memory = memory_items(config, count, device, step)
     num_concurrent = next(item.value for item in memory if item.unit == "sequences")
     if not num_concurrent:
-        raise ValueError("the sampling engine has no room for a single sequence; take more devices")
+        raise ValueError(
+            "the memory of the inference engine is too small for one sequence. Use more devices."
+        )
     rounds = ceil(step.sequences / num_concurrent)
     batch = step.sequences / rounds
     mean_length = step.prompt + step.response / 2

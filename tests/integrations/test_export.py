@@ -335,6 +335,6 @@ def test_the_commands(tmp_path):
     back = runner.invoke(app, ["export", "lab", str(tmp_path / "c.yaml")])
     assert back.exit_code == 0, back.output
     assert tomllib.loads(back.stdout)["base"]["task"] == "add"
-    assert "differs: task 'add'" in back.stderr
+    assert "differs: data and model of the YAML" in back.stderr
     job = runner.invoke(app, ["export", "slurm", str(EXAMPLE)])
     assert "simlab sweep" in job.stdout

@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused():
         find_model("Qwen3-30B")
     with pytest.raises(ValueError, match=r"invalid compute 1\.5"):
         Step(compute=1.5)
-    with pytest.raises(ValueError, match="no room for a single sequence"):
+    with pytest.raises(ValueError, match="too small for one sequence"):
         plan("Qwen3-235B-A22B", "1xH100", Step())
 
 

@@ -80,7 +80,7 @@ def test_json_follows_the_schema_and_the_rules(shipped):
             assert low <= each["estimate"] + 1e-12
             assert high >= each["estimate"] - 1e-12
             expected = criterion_verdict((low, high), each["direction"], each["margin"])
-            # A registered study is not decided at its first look; a number without sampling is.
+            # A registered study is not decided at its first analysis; a number without sampling is.
             is_early = row["registered"] == "before" and 0 < each["policies"] < 16
             assert each["verdict"] == ("inconclusive" if is_early and each["primary"] else expected)
 

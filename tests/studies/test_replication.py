@@ -1,4 +1,4 @@
-"""Replication: the policies of the first look and the others are all policies, each once."""
+"""Replication: the policies of the first interim analysis and the others are all policies, each once."""
 
 from functools import partial
 

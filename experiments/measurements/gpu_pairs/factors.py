@@ -29,7 +29,7 @@ def between(changed: frozenset[str]) -> Engine:
 
 
 def with_bits(core: TensorCore, bits: int) -> TensorCore:
-    """Return the accumulator with so many fraction bits inside, and at most so many in its results."""
+    """Return the accumulator with this number of fraction bits, and at most as many in its results."""
     return replace(core, fraction_bits=np.int32(bits), result_bits=np.int32(min(bits, 23)))
 
 
@@ -39,14 +39,14 @@ def with_sums(engine: Engine, accumulator: Accumulator) -> Engine:
 
 
 def with_accumulator_bits(bits: int) -> Engine:
-    """Return FP8 on a Hopper GPU whose accumulator had so many bits; 13 and 25 are an H100 and a B200."""
+    """Return FP8 on a Hopper GPU with this number of accumulator bits; 13 and 25 are an H100 and a B200."""
     return with_sums(ENGINES["b200-fp8"], with_bits(TENSOR_CORES["blackwell"]["e4m3fn"], bits))
 
 
 def orders(attention: bool) -> dict[str, tuple[str, Engine]]:
     """Return other orders of the same products: name -> (GPU with one running sum, engine).
 
-    Orders over keys are among them where there is `attention`.
+    Includes orders over keys if there is `attention`.
     """
     listed = {}
     for gpu in ("h100-bf16", "h100-fp8"):

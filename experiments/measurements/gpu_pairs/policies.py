@@ -73,7 +73,7 @@ def _score(
 
 
 def _parameters(model: str, seed: int, steps: int) -> tuple[Params, str]:
-    """Load a warm start, or make one in `steps` updates where there is none."""
+    """Load a warm start, or train one in `steps` updates if there is none."""
     name, config = f"add-{model}-{seed}.npz", MODELS[model]
     is_stored = (checkout_root() / "experiments" / "warm_starts" / name).is_file()
     start = read_start(name, config) if is_stored else {"seed": seed, "steps": steps}
@@ -83,9 +83,9 @@ def _parameters(model: str, seed: int, steps: int) -> tuple[Params, str]:
 
 
 def smollm2(positions: int, tokens: int, seed: int) -> Policy:
-    """Return real logits as a policy: one product and a head whose exact result they are.
+    """Return real logits as a policy: one product and a head with these logits as exact result.
 
-    The largest 128 logits of each position stand for all. `tokens` are drawn per position in float32.
+    Only the largest 128 logits of each position are used. `tokens` are drawn per position in float32.
     """
     logits = np.asarray(real.load(positions).logits[:, -WIDTH:], np.float64)
     logits = logits - logits.max(-1, keepdims=True)

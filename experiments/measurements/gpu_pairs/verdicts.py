@@ -15,7 +15,7 @@ RULES = {claim: trial.text for claim, trial in TRIALS.items()}
 
 
 def judge(tables: Tables) -> list[dict]:
-    """Return a verdict per claim, policy and thing compared."""
+    """Return a verdict per claim, policy and factor."""
     equal, outputs = _count_equal(tables)
     verdict = "supported" if equal == outputs else "contradicted"
     counted = f"{equal} of {outputs} outputs bitwise equal"
@@ -67,10 +67,10 @@ def _row(claim: str, policy: str, what: str, verdict: str, measured: str) -> dic
 
 
 def collect_evidence(tables: Tables) -> list[Measured]:
-    """Return T1 to T4 over all policies and things compared.
+    """Return T1 to T4 over all policies and factors.
 
-    The number is the mean over them; the interval runs from the lowest of their intervals to the highest, so
-    it lies beyond a margin only if each does.
+    The estimate is the mean over them. The interval extends from the lowest to the highest of their
+    intervals, so it lies beyond a margin only if each of them does.
     """
     equal, outputs = _count_equal(tables)
     reference = _reference(tables["pairs"])

@@ -24,7 +24,7 @@ from simlab.studies.samples import StoredInterval
 class Size:
     """Sizes of the measurement; `seeds` by the number of tokens per vector of logits.
 
-    The first five seeds are those of the paper's table. A vector of its own for every token costs a
+    The first five seeds are those of the paper's table. A separate vector for every token needs a
     hundred million logits per seed.
     """
 
@@ -83,7 +83,7 @@ def _gaussian_logits(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.Dat
 
 
 def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
-    """Return the settings that are drawn: the paper's for every seed, the others for the first few."""
+    """Return the settings that are drawn: the paper's for every seed, the others for the first few seeds."""
 
     def is_wanted(placement: str, name: str) -> bool:
         if placement == PAPER_PLACEMENT and name == "bf16":

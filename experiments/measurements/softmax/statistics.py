@@ -55,7 +55,7 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def shared_mass(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the part of sample `a` whose values occur in sample `b` too."""
+    """Return the fraction of sample `a` whose values also occur in sample `b`."""
     return float(np.isin(a, b).mean())
 
 
@@ -67,7 +67,7 @@ def total_variation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def noise_variation(a: np.ndarray, b: np.ndarray, generator: np.random.Generator, splits: int = 8) -> float:
-    """Return the mean total variation of random splits of both samples: what sampling alone gives."""
+    """Return the mean total variation of random splits of both samples, that of sampling alone."""
     pooled = np.unique(np.concatenate([a, b]), return_inverse=True)[1]
     distances = []
     for _ in range(splits):

@@ -66,8 +66,8 @@ def nearest_config(text: str) -> Nearest:
         **_terms(flat),
     }
     differs += [
-        "task 'add' and model 'tiny-moe' stand for the data and the model of the YAML",
-        f"learning rate {config['optimizer']['learning_rate']:g} stands for {get(flat, 'actor.optim.lr'):g}",
+        "data and model of the YAML: replaced by task 'add' and model 'tiny-moe'",
+        f"lr {get(flat, 'actor.optim.lr'):g}: replaced by {config['optimizer']['learning_rate']:g}",
     ]
     differs += [f"{key}: {value!r} has no counterpart" for key, value in _unread(flat)]
     return Nearest(config, differs)
@@ -122,7 +122,7 @@ def _estimator(flat: Flat, differs: list[str]) -> dict[str, Json]:
         return {"advantage": "grpo_no_std"}
     ours = {entry["algorithm.adv_estimator"]: name for name, entry in reversed(ESTIMATORS.items())}
     if estimator not in ours:
-        differs.append(f"adv_estimator {estimator!r}: grpo stands for it")
+        differs.append(f"adv_estimator {estimator!r}: replaced by grpo")
     fields: dict[str, Json] = {"advantage": ours.get(estimator, "grpo")}
     if get(flat, "algorithm.filter_groups.enable"):
         fields["group_filter"] = True
@@ -145,7 +145,7 @@ def _corrections(flat: Flat, differs: list[str]) -> tuple[list[str], dict[str, J
         if not any(name.startswith("acrl_") for name in variables(flat)):
             differs.append("ACRL's gamma, C and X, environment variables there, are not in it: the defaults")
     elif kind is not None:
-        differs.append(f"rollout_is {kind!r}: no correction stands for it")
+        differs.append(f"rollout_is {kind!r}: replaced by no correction")
     masks = _parts(flat, "algorithm.rollout_correction.rollout_rs")
     bounds = _parts(flat, "algorithm.rollout_correction.rollout_rs_threshold")
     for name in masks:
@@ -176,17 +176,17 @@ def _engines(flat: Flat, differs: list[str]) -> Json:
     if router == "fp32" and train == "bf16":
         train = "bf16-fp32router"
     elif router not in (None, "fp32"):
-        differs.append(f"moe_router_dtype {router!r}: {train} stands for it")
+        differs.append(f"moe_router_dtype {router!r}: replaced by {train}")
     infer = "vllm-bf16" if infer == "bf16" else infer
     quantization, cache = get(flat, "rollout.quantization"), get(flat, KV_CACHE)
     if quantization == "fp8":
         infer = "fp8-e4m3"
     elif quantization is not None:
-        differs.append(f"rollout.quantization {quantization!r}: {infer} stands for it")
+        differs.append(f"rollout.quantization {quantization!r}: replaced by {infer}")
     if cache.startswith("fp8") and infer == "vllm-bf16":
         infer = "bf16-fp8kv"
     elif cache != "auto":
-        differs.append(f"{KV_CACHE} {cache!r}: {infer} stands for it")
+        differs.append(f"{KV_CACHE} {cache!r}: replaced by {infer}")
     if get(flat, "rollout.full_determinism") and infer == "vllm-bf16":
         infer = "bf16-ordered"
     mode = get(flat, "actor.megatron.router_replay.mode")

@@ -222,7 +222,7 @@ def _write_other_settings(draft: Draft, config: RunConfig, recipe: Recipe) -> No
             draft.rejected.append("old_log_probs 'rollout' with this objective (verl: vanilla only)")
         draft.overrides["algorithm.rollout_correction.bypass_mode"] = True
     draft.notes.append(
-        "task, model and warm start exist in simlab only: Qwen3-30B-A3B on DAPO-Math-17k stands for them"
+        "task, model and warm start exist in simlab only: replaced by Qwen3-30B-A3B on DAPO-Math-17k"
     )
 
 
