@@ -15,7 +15,7 @@ import numpy as np
 from experiments.diagnosis_study.faults import FAULTS, simulate_log
 from experiments.diagnosis_study.fitting import CONFIDENT
 from experiments.diagnosis_study.forward_passes import CONTEXTS, INFER_ENGINES, Pool, make_pool
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
 from simlab.diagnosis.log import TokenLog
@@ -113,7 +113,7 @@ def summarize(
     return rows
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `alarms`: one row per log and program."""
     run.configure(policy=POLICY, variants=VARIANTS, size=SIZE, logs=LOGS, steps=STEPS, tokens=TOKENS)
     engines, contexts = (INFER_ENGINES[:2], 100) if run.smoke else (INFER_ENGINES, CONTEXTS)

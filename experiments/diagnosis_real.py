@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
 from simlab.diagnosis.log import LOWEST, TokenLog
@@ -117,7 +117,7 @@ def sampler_logs(params: Params) -> Iterator[Entry]:
     yield "stale, with versions", "staleness", replace(stuck, version=np.zeros_like(stuck.step))
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the tables `logs` and `signatures`, one row per log."""
     run.configure(policy=POLICY, prompts=PROMPTS, steps=STEPS, update=UPDATE)
     params = read_policy(run.out)

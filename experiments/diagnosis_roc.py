@@ -21,7 +21,7 @@ from experiments.diagnosis_study.forward_passes import (
 from experiments.diagnosis_study.parts import load_or_simulate
 from experiments.diagnosis_study.random_policies import make_random_pool
 from experiments.diagnosis_study.real_logs import real_logs
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis.classifier import PATH, UNKNOWN, Classifier, as_row, as_rows, load_classifier
 from simlab.diagnosis.injected_faults import generate_random_log
@@ -309,7 +309,7 @@ def real(model: Classifier, folder: Path) -> list[dict[str, Json]]:
     return rows
 
 
-def simulate_splits(run: Run, counts: dict[str, int], folder: Path) -> dict[str, Frame]:
+def simulate_splits(run: ExperimentContext, counts: dict[str, int], folder: Path) -> dict[str, Frame]:
     """Return the logs of the splits in `counts`, of all policies; finished parts of them are in `folder`."""
     groups = SMOKE_POLICIES if run.smoke else POLICIES
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
@@ -339,7 +339,7 @@ def simulate_splits(run: Run, counts: dict[str, int], folder: Path) -> dict[str,
     return {split: pd.concat(parts, ignore_index=True) for split, parts in tables.items()}
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the classifier of the package, the simulated logs' signatures, and how often it is right."""
     counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
     run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC, test_seed=TEST_SEED)

@@ -29,7 +29,7 @@ from trl.trainer.utils import nanstd
 
 
 @dataclass(frozen=True)
-class Variant:
+class TrlVariant:
     """One setting of `GRPOConfig`, by the names that TRL uses."""
 
     loss_type: str = "grpo"
@@ -44,22 +44,22 @@ class Variant:
 
 
 VARIANTS = {
-    "grpo": Variant(),
-    "grpo delta 4": Variant(delta=4.0),
-    "bnpo": Variant("bnpo"),
-    "dapo": Variant("dapo", epsilon_high=0.28),
-    "dr_grpo": Variant("dr_grpo", scale_rewards="none"),
-    "cispo": Variant("cispo", epsilon_high=1.2),
-    "sapo": Variant("sapo"),
-    "gspo": Variant(epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence"),
-    "gspo_wide": Variant(importance_sampling_level="sequence"),
-    "vespo": Variant("vespo"),
-    "vespo+token_truncate": Variant("vespo", vllm_mode="token_truncate"),
-    "luspo": Variant("luspo", epsilon=2e-3, epsilon_high=2.5e-3, importance_sampling_level="sequence"),
-    "luspo_wide": Variant("luspo", importance_sampling_level="sequence"),
-    "opsm": Variant("dr_grpo", off_policy_mask_threshold=0.05),
+    "grpo": TrlVariant(),
+    "grpo delta 4": TrlVariant(delta=4.0),
+    "bnpo": TrlVariant("bnpo"),
+    "dapo": TrlVariant("dapo", epsilon_high=0.28),
+    "dr_grpo": TrlVariant("dr_grpo", scale_rewards="none"),
+    "cispo": TrlVariant("cispo", epsilon_high=1.2),
+    "sapo": TrlVariant("sapo"),
+    "gspo": TrlVariant(epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence"),
+    "gspo_wide": TrlVariant(importance_sampling_level="sequence"),
+    "vespo": TrlVariant("vespo"),
+    "vespo+token_truncate": TrlVariant("vespo", vllm_mode="token_truncate"),
+    "luspo": TrlVariant("luspo", epsilon=2e-3, epsilon_high=2.5e-3, importance_sampling_level="sequence"),
+    "luspo_wide": TrlVariant("luspo", importance_sampling_level="sequence"),
+    "opsm": TrlVariant("dr_grpo", off_policy_mask_threshold=0.05),
     **{
-        f"{loss_type}+{mode}": Variant(loss_type, vllm_mode=mode)
+        f"{loss_type}+{mode}": TrlVariant(loss_type, vllm_mode=mode)
         for loss_type in ("grpo", "bnpo")
         for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
     },
@@ -86,7 +86,7 @@ ADVANTAGE = block(
 )
 
 
-def trainer(variant: Variant, tokens: int, logp: torch.Tensor) -> Any:
+def trainer(variant: TrlVariant, tokens: int, logp: torch.Tensor) -> Any:
     """Return the attributes of a `GRPOTrainer` that the loss reads; its model answers with `logp`."""
     return SimpleNamespace(
         **{
@@ -171,7 +171,7 @@ def lab_advantages(scale_rewards: str, rewards: torch.Tensor) -> torch.Tensor:
 
 
 def compute_loss(
-    variant: Variant, batch: dict[str, torch.Tensor], beta: float = 0.0
+    variant: TrlVariant, batch: dict[str, torch.Tensor], beta: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Return TRL's loss, the log-probs that it depends on, and the local variables of `_compute_loss`.
 
@@ -205,7 +205,7 @@ def compute_loss(
     return value, logp, seen
 
 
-def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, ...]:
+def loss(variant: TrlVariant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, ...]:
     """Return -loss, its gradient in the log-probs, and the sum of the absolute terms of the loss.
 
     The last bounds what another order of summation may change.
@@ -218,7 +218,7 @@ def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, 
 
 def corrected_kl(batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """Return minus the mean of the bias-corrected KL tokens, and its gradient in the log-probs."""
-    _, logp, seen = compute_loss(Variant("bnpo"), batch, beta=1.0)
+    _, logp, seen = compute_loss(TrlVariant("bnpo"), batch, beta=1.0)
     value = -(seen["per_token_kl"] * batch["mask"]).sum() / batch["mask"].sum()
     return value.detach().numpy(), torch.autograd.grad(value, logp)[0].numpy()
 

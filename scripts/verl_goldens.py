@@ -31,7 +31,7 @@ AGGREGATIONS = (
 
 
 @dataclass(frozen=True)
-class Variant:
+class VerlVariant:
     """One way of calling verl: loss mode, its settings, rollout correction, advantage estimator."""
 
     mode: str = "vanilla"
@@ -55,29 +55,29 @@ def _rejection(option: str, threshold: float | str) -> dict[str, Any]:
 
 # The losses of the catalog as simlab's presets set them.
 LOSSES = {
-    "reinforce": Variant("gpg", aggregation="seq-mean-token-sum", advantage="remax"),
-    "rloo": Variant(clip=(0.2, 0.28), dual_clip=3.0, aggregation="token-mean", advantage="rloo"),
-    "ppo": Variant(dual_clip=3.0, aggregation="token-mean", advantage="gae"),
-    "grpo": Variant(),
-    "dr_grpo": Variant(dual_clip=3.0, aggregation="seq-mean-token-sum-norm", advantage="grpo_no_std"),
-    "dapo": Variant(clip=(0.2, 0.28), dual_clip=3.0, aggregation="token-mean", filter_groups=True),
-    "gspo": Variant("gspo", clip=(3e-4, 4e-4)),
-    "gspo_wide": Variant("gspo", clip=(0.2, 0.2)),
-    "gmpo": Variant("geo_mean", clip=(0.4, 0.4)),
-    "cispo": Variant("cispo", aggregation="token-mean"),
-    "sapo": Variant("sapo"),
-    "gpg": Variant("gpg", aggregation="token-mean"),
-    "gpg gpg": Variant("gpg", aggregation="token-mean", advantage="gpg"),
-    "dppo_tv": Variant("dppo_tv", aggregation="token-mean", dual_clip=20.0),
-    "dppo_tv cap 3": Variant("dppo_tv", aggregation="token-mean", dual_clip=3.0),
-    "dppo_kl": Variant("dppo_kl", aggregation="token-mean", dual_clip=20.0, clip=(0.05, 0.05)),
-    "dro": Variant("dro", aggregation="token-mean", policy_loss={"dro_beta": 0.1}),
+    "reinforce": VerlVariant("gpg", aggregation="seq-mean-token-sum", advantage="remax"),
+    "rloo": VerlVariant(clip=(0.2, 0.28), dual_clip=3.0, aggregation="token-mean", advantage="rloo"),
+    "ppo": VerlVariant(dual_clip=3.0, aggregation="token-mean", advantage="gae"),
+    "grpo": VerlVariant(),
+    "dr_grpo": VerlVariant(dual_clip=3.0, aggregation="seq-mean-token-sum-norm", advantage="grpo_no_std"),
+    "dapo": VerlVariant(clip=(0.2, 0.28), dual_clip=3.0, aggregation="token-mean", filter_groups=True),
+    "gspo": VerlVariant("gspo", clip=(3e-4, 4e-4)),
+    "gspo_wide": VerlVariant("gspo", clip=(0.2, 0.2)),
+    "gmpo": VerlVariant("geo_mean", clip=(0.4, 0.4)),
+    "cispo": VerlVariant("cispo", aggregation="token-mean"),
+    "sapo": VerlVariant("sapo"),
+    "gpg": VerlVariant("gpg", aggregation="token-mean"),
+    "gpg gpg": VerlVariant("gpg", aggregation="token-mean", advantage="gpg"),
+    "dppo_tv": VerlVariant("dppo_tv", aggregation="token-mean", dual_clip=20.0),
+    "dppo_tv cap 3": VerlVariant("dppo_tv", aggregation="token-mean", dual_clip=3.0),
+    "dppo_kl": VerlVariant("dppo_kl", aggregation="token-mean", dual_clip=20.0, clip=(0.05, 0.05)),
+    "dro": VerlVariant("dro", aggregation="token-mean", policy_loss={"dro_beta": 0.1}),
     # So many that all candidates are taken: verl draws them with torch's generator.
-    "clip_cov": Variant("clip_cov", aggregation="token-mean", policy_loss={"clip_cov_ratio": 1.0}),
-    "kl_cov": Variant("kl_cov", aggregation="token-mean"),
-    "kl_cov tenth": Variant("kl_cov", aggregation="token-mean", policy_loss={"kl_cov_ratio": 0.1}),
-    "gpg otb": Variant("gpg", aggregation="token-mean", advantage="otb"),
-    "gpg otb_full_tail": Variant("gpg", aggregation="token-mean", advantage="otb_full_tail"),
+    "clip_cov": VerlVariant("clip_cov", aggregation="token-mean", policy_loss={"clip_cov_ratio": 1.0}),
+    "kl_cov": VerlVariant("kl_cov", aggregation="token-mean"),
+    "kl_cov tenth": VerlVariant("kl_cov", aggregation="token-mean", policy_loss={"kl_cov_ratio": 0.1}),
+    "gpg otb": VerlVariant("gpg", aggregation="token-mean", advantage="otb"),
+    "gpg otb_full_tail": VerlVariant("gpg", aggregation="token-mean", advantage="otb_full_tail"),
 }
 # A lower bound of 1e-30 never acts (ratios are at least exp(-20)), which leaves "drop beyond 2": MIS.
 WEIGHTS = {
@@ -186,7 +186,10 @@ def _survivor_groups(surviving: torch.Tensor, mask: torch.Tensor, index: np.ndar
 
 
 def _advantages_of(
-    variant: Variant, batch: dict[str, torch.Tensor], surviving: torch.Tensor, weights: torch.Tensor | None
+    variant: VerlVariant,
+    batch: dict[str, torch.Tensor],
+    surviving: torch.Tensor,
+    weights: torch.Tensor | None,
 ) -> torch.Tensor:
     index = np.arange(len(surviving)) // GROUP_SIZE
     if variant.baseline == "all":
@@ -225,7 +228,7 @@ class LocalsOf:
         sys.setprofile(None)
 
 
-def loss(variant: Variant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, ...]:
+def loss(variant: VerlVariant, batch: dict[str, torch.Tensor]) -> tuple[np.ndarray, ...]:
     """Return -loss, its gradient in the log-probs, the sum of its absolute terms, and the clipped fraction.
 
     The sum of the absolute terms bounds what another order of summation may change.

@@ -30,7 +30,9 @@ TESTS = (
     "tests/test_architecture.py",
     "tests/test_style.py",
 )
-COMMANDS = tuple(f"simlab/cli/{name}.py" for name in ("bench", "calibrate", "explain", "probe", "theory"))
+COMMANDS = tuple(
+    f"simlab/cli/{name}.py" for name in ("bench", "calibrate", "explain_command", "probe", "theory")
+)
 SUMMARIES = (
     "simlab",
     "experiments",
@@ -123,12 +125,21 @@ def test_files_have_at_most_500_lines():
 def test_modules_have_telling_unique_names():
     modules = defaultdict(list)
     for path in read_trees("simlab"):
-        # A file of cli is named after its command.
-        if not path.startswith("simlab/cli/"):
-            modules[Path(path).name].append(path)
+        modules[Path(path).name].append(path)
     assert not {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"} & set(modules)
     allowed = {"__init__.py", "catalog.py", "config.py"}
     assert not {name: paths for name, paths in modules.items() if len(paths) > 1 and name not in allowed}
+
+
+def test_classes_have_unique_names():
+    classes = defaultdict(list)
+    for path, (_, tree) in read_trees("simlab", "experiments", "figures", "scripts").items():
+        # Each script that serves an engine in its own environment has one class `Server`.
+        if not path.startswith("simlab/serving/servers/"):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    classes[node.name].append(path)
+    assert not {name: paths for name, paths in classes.items() if len(paths) > 1}
 
 
 @pytest.mark.parametrize("package", SUMMARIES + TESTS)

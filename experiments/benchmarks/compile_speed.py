@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.benchmarks.engine_speed import SMALL
 from experiments.benchmarks.timing import time_sweeps
 from experiments.regimes import BASE
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 
 WITHIN = 1.5
@@ -67,7 +67,7 @@ def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Json]]:
     return rows
 
 
-def measure_first_steps(run: Run) -> list[dict[str, Json]]:
+def measure_first_steps(run: ExperimentContext) -> list[dict[str, Json]]:
     """Return the rows of sweeps of one step and one run; `empty cache` fills the cache of the others."""
     pairs = {"empty cache": "f32/bf16", "new engine pair": "f32/fp8-e4m3", "filled cache": "f32/bf16"}
     rows = []
@@ -84,7 +84,7 @@ def measure_first_steps(run: Run) -> list[dict[str, Json]]:
     return rows
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     names = [] if run.smoke else list(SWEEPS)
     run.configure(
         base=PLAIN,

@@ -23,7 +23,7 @@ from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMALL, processes
 from experiments.benchmarks.timing import least_seconds, train_call
 from experiments.regimes import BASE
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
@@ -168,7 +168,9 @@ def rows_of(
     return rows
 
 
-def measure(run: Run, batch_sizes: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS) -> None:
+def measure(
+    run: ExperimentContext, batch_sizes: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS
+) -> None:
     """Measure increasing batch sizes until memory or the time limit is exhausted."""
     batch_sizes = sorted(batch_sizes or ((2,) if run.smoke else default_batch_sizes()))
     if batch_sizes[0] < 1:
@@ -229,7 +231,7 @@ def judge(rows: list[dict[str, Json]], quantizer: float) -> list[dict[str, Json]
     ]
 
 
-def measure_gpu(run: Run) -> None:
+def measure_gpu(run: ExperimentContext) -> None:
     """Measure on a GPU alone; smoke mode runs anywhere."""
     if not run.smoke and jax.default_backend() != "gpu":
         raise SystemExit(f"bench_gpu needs a GPU; jax sees none here, only: {jax.default_backend()}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.log_writer import write_log
@@ -67,7 +67,7 @@ def time_command(folder: Path) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `diagnose`: the median of the calls, per format."""
     steps, calls = (2, 1) if run.smoke else (STEPS, 3)
     run.seeds(range(steps))

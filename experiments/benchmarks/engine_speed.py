@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.regimes import BASE
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import BatchProgram, compile_batch, forget_compiled
@@ -129,7 +129,7 @@ def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, J
     }
 
 
-def measure_engines(run: Run) -> list[dict[str, Json]]:
+def measure_engines(run: ExperimentContext) -> list[dict[str, Json]]:
     """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is relative to float32."""
     engines, alone, batch = (TIMED[:2], TIMED[:1], 2) if run.smoke else (TIMED, ALONE, BATCH)
     cases = [(engine, batch) for engine in engines] + [(engine, 1) for engine in alone]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.sweeps import sweep
 from simlab.sweeps.result_cache import DamagedError
@@ -302,7 +302,7 @@ def inject_fault(fault: str, bench: Bench, tries: int) -> Count:
     return count
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     tries = {fault: counts[run.smoke] for fault, counts in TRIES.items()}
     run.configure(base=BASE, tries=tries, steps=STEPS[run.smoke], runs_per_batch=RUNS_PER_BATCH)
     run.seeds([0])

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from experiments.benchmarks.diagnose_speed import LONGEST, SEQUENCES, STEPS
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.integrations.live_diagnosis import LiveDiagnosis
 
@@ -35,7 +35,7 @@ def time_live(copies: int, calls: int) -> list[dict[str, float]]:
     return rows
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `live`: the median of the calls, per limit."""
     copies, calls = (1, 1) if run.smoke else (STEPS, CALLS)
     run.seeds([0])

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.fault_table import BASE
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.memory import resident_bytes
 from simlab.training.checkpoints import UnfinishedRun, load_progress
-from simlab.training.loop import Checkpoint, Chunk, resume, train
+from simlab.training.loop import CheckpointWriter, Chunk, resume, train
 from simlab.training.recipe import initial_state
 
 STEPS, CHUNK = 10_000, 50
@@ -26,7 +26,7 @@ WARM_UP = 0.1
 BOUND_MB = 16.0
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     if not sys.platform.startswith("linux"):
         raise SystemExit("long_run reads /proc/self/statm, which only Linux has")
     steps, chunk = (60, 3) if run.smoke else (STEPS, CHUNK)
@@ -49,11 +49,11 @@ def run(run: Run) -> None:
                     shutil.copy(path, copy)
 
             with run.progress("run", steps, chunk) as advance:
-                train(recipe, start(), steps, [Checkpoint(path, 0), measure, advance], chunk=chunk)
+                train(recipe, start(), steps, [CheckpointWriter(path, 0), measure, advance], chunk=chunk)
         with run.phase("again"):
             again: list[int] = []
             state, history = resume(copy, start())
-            callbacks = [Checkpoint(copy), lambda done: again.append(done.step)]
+            callbacks = [CheckpointWriter(copy), lambda done: again.append(done.step)]
             train(recipe, state, steps, callbacks, chunk=chunk, history=history)
         one, other = (load_progress(each) for each in (path, copy))
     run.table("memory", rows)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 from experiments.benchmarks.timing import run_script
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 
 CASES: dict[str, dict[str, Json]] = {
@@ -72,7 +72,7 @@ print(json.dumps({
 """
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     if not sys.platform.startswith("linux"):
         raise SystemExit("bench_size reads /proc/self/statm, which only Linux has")
     cases = {"smoke": SMOKE} if run.smoke else CASES

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.timing import Call, compile_call, interleave, median_seconds
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ACCUMULATORS, ENGINES, Accumulator, Engine, linear, matmul, quantize_operand
 from simlab.engines.kernel_order import Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore
@@ -24,7 +24,7 @@ CORE_LIMIT = 60.0
 
 
 @dataclass(frozen=True)
-class Case:
+class ProductCase:
     """A timed call; `variant` states which parts are compile-time constants."""
 
     kind: str
@@ -43,36 +43,36 @@ def operands(shape: tuple[int, int, int], seed: int) -> tuple[jax.Array, jax.Arr
 
 def accumulator_cases(
     x: jax.Array, w: jax.Array, named: Mapping[str, tuple[str, Accumulator]]
-) -> Iterator[Case]:
+) -> Iterator[ProductCase]:
     """Yield accumulators, each on operands of its format, static and traced."""
     for name, (fmt, accumulator) in named.items():
         a, b = quantize(x, fmt), quantize(w, fmt)
         static = compile_call(lambda a, b, acc=accumulator: matmul(a, b, accumulator=acc), a, b)
-        yield Case("accumulator", name, "static", static)
+        yield ProductCase("accumulator", name, "static", static)
         if jax.tree.leaves(accumulator):
             traced = compile_call(lambda a, b, acc: matmul(a, b, accumulator=acc), a, b, accumulator)
-            yield Case("accumulator", name, "traced", traced)
+            yield ProductCase("accumulator", name, "traced", traced)
 
 
-def engine_cases(x: jax.Array, w: jax.Array, named: Mapping[str, Engine]) -> Iterator[Case]:
+def engine_cases(x: jax.Array, w: jax.Array, named: Mapping[str, Engine]) -> Iterator[ProductCase]:
     """Yield engines on float32 operands: static, traced, and with weights quantized before."""
     for name, engine in named.items():
         static = partial(compile_call, lambda x, w, n=name: linear(x, w, n), x)
-        yield Case("engine", name, "static", static(w))
+        yield ProductCase("engine", name, "static", static(w))
         if jax.tree.leaves(engine):
-            yield Case("engine", name, "traced", compile_call(linear, x, w, engine))
+            yield ProductCase("engine", name, "traced", compile_call(linear, x, w, engine))
             ready = quantize_operand(w, engine.projection.weights)
-            yield Case("engine", name, "static, weights quantized", static(ready))
+            yield ProductCase("engine", name, "static, weights quantized", static(ready))
 
 
-def catalog_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[Case]:
+def catalog_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[ProductCase]:
     """Return every accumulator on BF16 operands and every engine; in smoke mode those with a limit."""
     on_bf16 = {name: ("bf16", row) for name, row in ACCUMULATORS.items() if not smoke or name in LIMITS}
     engines = {name: row for name, row in ENGINES.items() if not smoke or name in LIMITS}
     return [*accumulator_cases(x, w, on_bf16), *engine_cases(x, w, engines)]
 
 
-def tensor_core_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[Case]:
+def tensor_core_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[ProductCase]:
     """Return every tensor core on operands of its format; in smoke mode two."""
     named: dict[str, tuple[str, Accumulator]] = {
         f"{architecture} {fmt}": (fmt, core)
@@ -88,7 +88,9 @@ def tensor_core_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[Case]:
     return list(accumulator_cases(x, w, dict(list(named.items())[: 2 if smoke else None])))
 
 
-def compare(run: Run, shape: str, cases: list[Case], dot: Call, rounds: int, seed: int) -> list[dict]:
+def compare(
+    run: ExperimentContext, shape: str, cases: list[ProductCase], dot: Call, rounds: int, seed: int
+) -> list[dict]:
     """Time each case between two float32 products; return medians and quartiles over rounds."""
 
     def measure(call: Call) -> tuple[float, float]:
@@ -108,9 +110,9 @@ def compare(run: Run, shape: str, cases: list[Case], dot: Call, rounds: int, see
 
 
 def measure_products(
-    run: Run,
+    run: ExperimentContext,
     table: str,
-    list_cases: Callable[[jax.Array, jax.Array, bool], list[Case]],
+    list_cases: Callable[[jax.Array, jax.Array, bool], list[ProductCase]],
     shapes: Shapes,
     rounds: int,
     limits: float | Mapping[str, float],

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from experiments.benchmarks.timing import Call, interleave, median_seconds
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.plugins import import_module
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, quantize
@@ -167,7 +167,7 @@ def judge(rows: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [verdict | {"holds": bool(verdict["value"] >= verdict["bound"])} for verdict in verdicts]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     elements, rounds, calls = (2**16, 2, 1) if run.smoke else (2**24, 21, 3)
     (seed,) = run.seeds([0])
     run.configure(elements=elements, rounds=rounds, calls=calls, limit=" ".join(LIMIT))

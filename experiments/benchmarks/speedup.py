@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.benchmarks.engine_speed import SMALL, build_batch
 from experiments.benchmarks.timing import Call, interleave, time_call, time_sweeps
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.training.step import rollout
@@ -70,7 +70,7 @@ def time_version(
     return {"compilation": tuple(first - again), "step": tuple((longer - again) / (many - few))}
 
 
-def compare_versions(run: Run) -> list[dict[str, Json]]:
+def compare_versions(run: ExperimentContext) -> list[dict[str, Json]]:
     """Return the rows of both versions: quantity, engine pair, version, wall and CPU seconds."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def compile_rollout(engine: str, form: str, smoke: bool) -> tuple[Call, float]:
     return lambda: jax.block_until_ready(compiled(recipe, state)), time.process_time() - start
 
 
-def compare_forms(run: Run, seed: int) -> list[dict[str, str | float]]:
+def compare_forms(run: ExperimentContext, seed: int) -> list[dict[str, str | float]]:
     """Return CPU milliseconds of a rollout of a batch, engines as arguments and as constants, interleaved."""
     engines = ENGINES[:2] if run.smoke else ENGINES
     cases = [(engine, form) for engine in engines for form in ("arguments", "constants")]
@@ -117,7 +117,7 @@ def compare_forms(run: Run, seed: int) -> list[dict[str, str | float]]:
     ]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     (seed,) = run.seeds([0])
     load = list(os.getloadavg())
     run.configure(

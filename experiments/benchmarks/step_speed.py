@@ -19,7 +19,7 @@ from experiments.benchmarks.engine_speed import measure_engines
 from experiments.benchmarks.step_floor import SIDE_BY_SIDE, timed_call
 from experiments.benchmarks.timing import Call, compile_call, interleave, time_call
 from simlab.checkpoints import save_checkpoint
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.paths import checkout_root
 from simlab.core.plugins import import_module
 from simlab.engines import find_pair
@@ -55,7 +55,7 @@ EMULATED_BOUND = 0.05
 
 
 @dataclass(frozen=True)
-class Case:
+class TimedCase:
     """A timed call; `updates` of simlab are its step minus rollout and score."""
 
     implementation: str
@@ -76,7 +76,7 @@ def recipe_of(pair: str, smoke: bool) -> Recipe:
     )
 
 
-def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
+def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[TimedCase]:
     """Rollout, scoring and step of one variant, compiled; the same parameters at every call."""
     state = initial_state(recipe, params, jax.random.key(1))
     trajectory = jax.jit(rollout)(recipe, state)
@@ -87,9 +87,9 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[Case]:
     }
     is_constant = VARIANTS[name][1] == "constants"
     return [
-        Case(name, stage, compile_call(partial(function, recipe), *rest))
+        TimedCase(name, stage, compile_call(partial(function, recipe), *rest))
         if is_constant
-        else Case(name, stage, compile_call(function, recipe, *rest))
+        else TimedCase(name, stage, compile_call(function, recipe, *rest))
         for stage, (function, rest) in stages.items()
     ]
 
@@ -113,7 +113,7 @@ class Peer:
         self.sampled = self.reference.rollout(self.prompts, recipe.group_size)
         self.old = self._score()
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[TimedCase]:
         """Every stage, each on the threads of this peer."""
         sizes = self.recipe.group_size, self.recipe.minibatches
         calls = {
@@ -123,7 +123,7 @@ class Peer:
             "step": lambda: self.reference.step(self.prompts, *sizes),
         }
         name = name_peer("pytorch", self.threads)
-        return [Case(name, stage, self._on_threads(call)) for stage, call in calls.items()]
+        return [TimedCase(name, stage, self._on_threads(call)) for stage, call in calls.items()]
 
     def _score(self) -> Any:
         with self.torch.no_grad():
@@ -231,7 +231,7 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
     return milliseconds
 
 
-def stage_rows(cases: list[Case], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
+def stage_rows(cases: list[TimedCase], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
     """Return rows by implementation and stage; `least` is the time of the products of a stage."""
     by_name: dict[str, dict[str, float]] = {"floor": least}
     for case, time_taken in zip(cases, ms, strict=True):
@@ -271,7 +271,7 @@ def ratios(rows: list[dict]) -> dict[str, float]:
     return ratios
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     (seed,) = run.seeds([0])
     rounds = 2 if run.smoke else 40
     names = ("float32", "emulated") if run.smoke else tuple(VARIANTS)

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.benchmarks import engine_speed
 from experiments.benchmarks.timing import time_sweeps
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
@@ -40,7 +40,7 @@ RUNS_PER_BATCH = 4
 BATCHES, LONG = 4, 200
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     base = BASE | (SMALL if run.smoke else {})
     wide = jax.default_backend() != "cpu"
     axes: dict[str, tuple[int, ...]] = {

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.training.loop import Advance, train
 from simlab.training.recipe import Recipe, TrainState
@@ -119,7 +119,7 @@ def time_sweeps(
 
 
 def interleave(
-    run: Run,
+    run: ExperimentContext,
     calls: Sequence[Call],
     measure: Callable[[Call], object],
     rounds: int,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.timing import interleave, time_call
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.objectives import Objective, TokenBatch, resolve, token_coefficients, vocabulary_coefficients
 
 SEQUENCES, TOKENS, TOP_K = 4, 16, 128
@@ -51,7 +51,7 @@ def column_bytes(name: str, vocabulary: int) -> int:
     return BYTES_OF_PAIR * entries if "top" in name else BYTES_OF_FLOAT32 * vocabulary
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `columns`: bytes, temporary memory and median time per vocabulary and objective."""
     seeds = run.seeds([0])
     rounds = 2 if run.smoke else 15

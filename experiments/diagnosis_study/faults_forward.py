@@ -5,26 +5,26 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.diagnosis_study.forward_passes import GAPS, ROPE_FACTORS
-from experiments.diagnosis_study.log_assembly import Draft, route_moved
+from experiments.diagnosis_study.log_assembly import LogDraft, route_moved
 
-Change = Callable[[Draft], None]
+Change = Callable[[LogDraft], None]
 
 
-def uniform(draft: Draft, low: float, high: float) -> float:
+def uniform(draft: LogDraft, low: float, high: float) -> float:
     """Return the size of the fault, 0 to 1, on a scale from `low` to `high`."""
     return low + draft.size * (high - low)
 
 
-def scale_nats(draft: Draft, low: float = 0.03, high: float = 0.7) -> float:
+def scale_nats(draft: LogDraft, low: float = 0.03, high: float = 0.7) -> float:
     """Return the size of the fault on a logarithmic scale, nats per token."""
     return float(low * (high / low) ** draft.size)
 
 
-def old_weights(draft: Draft) -> None:
+def old_weights(draft: LogDraft) -> None:
     draft.move("old 4", scale_nats(draft))
 
 
-def frozen(draft: Draft) -> None:
+def frozen(draft: LogDraft) -> None:
     """Keep the weights of the first step while training goes on."""
     steps = max(int(draft.rng.choice([6, 8, 12])), len(np.unique(draft.step)))
     steps = min(steps, len(draft.lengths))
@@ -37,7 +37,7 @@ def layer(name: str) -> Change:
     return lambda draft: draft.move(name, scale_nats(draft))
 
 
-def head_rows(draft: Draft) -> None:
+def head_rows(draft: LogDraft) -> None:
     """Leave rows of the head or a shard of them at other values: a fixed offset per id."""
     width, count = draft.hidden.shape[1], draft.width * draft.buckets
     rng = draft.rng
@@ -53,7 +53,7 @@ def head_rows(draft: Draft) -> None:
     draft.infer = draft.infer + (row[draft.candidate_ids()] * (1 + 0.3 * along[:, None])).astype(np.float32)
 
 
-def worker_rows(draft: Draft, layout: str) -> np.ndarray:
+def worker_rows(draft: LogDraft, layout: str) -> np.ndarray:
     """Return the rows [S] of one of 2 to 16 workers; sometimes log the workers."""
     count, workers = len(draft.lengths), int(draft.rng.choice([2, 4, 8, 16]))
     workers = min(workers, count // 3)
@@ -77,7 +77,7 @@ def worker_rows(draft: Draft, layout: str) -> np.ndarray:
 
 
 def one_worker(layout: str) -> Change:
-    def change(draft: Draft) -> None:
+    def change(draft: LogDraft) -> None:
         bad = worker_rows(draft, layout)
         name = str(draft.rng.choice(["old 5", "layer old", "embedding rows", "norms old"]))
         draft.move(name, scale_nats(draft, 0.05, 0.9), bad[draft.sequence][:, None])
@@ -85,14 +85,14 @@ def one_worker(layout: str) -> Change:
     return change
 
 
-def coarse_worker(draft: Draft) -> None:
+def coarse_worker(draft: LogDraft) -> None:
     """Run one worker in a coarser number format."""
     bad = worker_rows(draft, str(draft.rng.choice(["stride", "block", "groups"])))[draft.sequence]
     coarse = draft.read(draft.pool.coarsest) - draft.read(draft.pool.reference)
     draft.infer = draft.infer + bad[:, None] * uniform(draft, 0.5, 1.5) * coarse
 
 
-def worker_head(draft: Draft) -> None:
+def worker_head(draft: LogDraft) -> None:
     """Leave rows of one worker's head at other values."""
     bad = worker_rows(draft, "stride")[draft.sequence]
     good = draft.infer
@@ -100,7 +100,7 @@ def worker_head(draft: Draft) -> None:
     draft.infer = np.where(bad[:, None], draft.infer, good)
 
 
-def two_bad_workers(draft: Draft) -> None:
+def two_bad_workers(draft: LogDraft) -> None:
     """Leave two of 8 or 16 workers with other weights."""
     workers = int(draft.rng.choice([8, 16]))
     worker = np.arange(len(draft.lengths)) % workers
@@ -108,7 +108,7 @@ def two_bad_workers(draft: Draft) -> None:
     draft.move("old 6", scale_nats(draft, 0.08, 0.9), bad[:, None])
 
 
-def move_by_age(draft: Draft, age: np.ndarray) -> None:
+def move_by_age(draft: LogDraft, age: np.ndarray) -> None:
     """Sample tokens from weights of `age` updates ago, [N], 0 to 4."""
     nats = scale_nats(draft, 0.03, 0.4)
     draft.infer = draft.infer + sum(
@@ -116,14 +116,14 @@ def move_by_age(draft: Draft, age: np.ndarray) -> None:
     )
 
 
-def age_long_responses(draft: Draft) -> None:
+def age_long_responses(draft: LogDraft) -> None:
     """Sample long responses some updates ago: they finish later than short ones."""
     lag = np.clip(np.argsort(np.argsort(draft.lengths)) * 5 // len(draft.lengths), 0, 4)
     move_by_age(draft, lag[draft.sequence])
     draft.columns["version"] = draft.step - lag
 
 
-def mix_ages(draft: Draft) -> None:
+def mix_ages(draft: LogDraft) -> None:
     """Mix fresh sequences with some of one age."""
     late = draft.rng.random(len(draft.lengths)) < draft.rng.choice([0.25, 0.5])
     draft.move("old 6", scale_nats(draft, 0.05, 0.6), late[draft.sequence][:, None])
@@ -131,7 +131,7 @@ def mix_ages(draft: Draft) -> None:
 
 
 def age_sequences(with_version: bool, within: bool = False) -> Change:
-    def change(draft: Draft) -> None:
+    def change(draft: LogDraft) -> None:
         lag = draft.rng.integers(0, 5, len(draft.lengths))
         age = lag[draft.sequence].astype(float)
         if within:
@@ -144,14 +144,14 @@ def age_sequences(with_version: bool, within: bool = False) -> Change:
     return change
 
 
-def jump(draft: Draft) -> None:
+def jump(draft: LogDraft) -> None:
     """Give other positions to the tokens after an index."""
     gap = GAPS[min(len(GAPS) - 1, int(draft.size * len(GAPS)))]
     begin = draft.rng.uniform(0.15, 0.7) * draft.lengths.max()
     draft.move(f"gap {gap}", scale_nats(draft), (draft.index >= begin)[:, None])
 
 
-def stretch_rotations(draft: Draft) -> None:
+def stretch_rotations(draft: LogDraft) -> None:
     """Give other rotations whose error grows with the index, as a wrong rope scaling does."""
     fraction = draft.index / draft.lengths.max()
     level = np.clip((fraction * len(ROPE_FACTORS)).astype(int), 0, len(ROPE_FACTORS) - 1)
@@ -159,13 +159,13 @@ def stretch_rotations(draft: Draft) -> None:
         draft.move(f"rope {factor}", (number + 0.3) / 2 * scale_nats(draft), (level == number)[:, None])
 
 
-def dynamic_rope(draft: Draft) -> None:
+def dynamic_rope(draft: LogDraft) -> None:
     """Rescale the rotations once a response is longer than a limit, in one engine."""
     late = draft.index >= draft.rng.uniform(0.3, 0.6) * draft.lengths.max()
     draft.move("rope 4.0", scale_nats(draft, 0.05, 0.8), late[:, None])
 
 
-def shift_alternate_chunks(draft: Draft) -> None:
+def shift_alternate_chunks(draft: LogDraft) -> None:
     """Shift the positions in every second chunk of a chunked prefill."""
     chunk = int(draft.rng.choice([8, 32, 128, 512]))
     while chunk > 8 and chunk * 3 > draft.lengths.max():
@@ -174,7 +174,7 @@ def shift_alternate_chunks(draft: Draft) -> None:
     draft.move("gap 16", scale_nats(draft, 0.1, 1.0), odd[:, None])
 
 
-def blocks(draft: Draft) -> None:
+def blocks(draft: LogDraft) -> None:
     """Lose the context at the first token of each block of the cache."""
     block = int(draft.rng.choice([16, 32, 64, 128, 256]))
     while block > 16 and block * 3 > draft.lengths.max():
@@ -185,7 +185,7 @@ def blocks(draft: Draft) -> None:
 
 
 def prompt(name: str) -> Change:
-    def change(draft: Draft) -> None:
+    def change(draft: LogDraft) -> None:
         reach = draft.rng.choice([1, 4, 8, 16, 32])
         near = np.exp(-draft.index / reach)[:, None]
         draft.move(name, scale_nats(draft, 0.2, 2), near)
@@ -194,7 +194,7 @@ def prompt(name: str) -> Change:
 
 
 def dropout(name: str) -> Change:
-    def change(draft: Draft) -> None:
+    def change(draft: LogDraft) -> None:
         draft.train = draft.train + uniform(draft, 0.6, 1.2) * draft.change(name)
 
     return change
@@ -205,13 +205,13 @@ def experts(name: str) -> Change:
     return lambda draft: draft.move(name, weight=uniform(draft, 0.4, 1.2))
 
 
-def routing(draft: Draft) -> None:
+def routing(draft: LogDraft) -> None:
     draft.move("routing", weight=uniform(draft, 0.7, 1.8))
     if draft.rng.random() < 0.5:
         draft.columns |= route_moved(draft)
 
 
-def wrong_page(draft: Draft) -> None:
+def wrong_page(draft: LogDraft) -> None:
     """Read cache pages of other sequences: confident answers to another context."""
     run = int(draft.rng.choice([1, 4, 16, 64]))
     rate = 10 ** uniform(draft, -2.5, -1.3)
@@ -223,7 +223,7 @@ def wrong_page(draft: Draft) -> None:
     draft.infer = np.where(hit[:, None], strange, draft.infer)
 
 
-def aligned_pages(draft: Draft) -> None:
+def aligned_pages(draft: LogDraft) -> None:
     """Read 16-token pages of another sequence."""
     page = draft.sequence * 1000 + draft.index // 16
     _, page_index = np.unique(page, return_inverse=True)
@@ -232,7 +232,7 @@ def aligned_pages(draft: Draft) -> None:
     draft.infer = np.where(hit[:, None], draft.read(draft.pool.engines["bf16"], other), draft.infer)
 
 
-def garbage(draft: Draft) -> None:
+def garbage(draft: LogDraft) -> None:
     """Read cache slots that were never written: the probabilities of other tokens."""
     count = len(draft.context)
     run, rate = int(draft.rng.choice([2, 8, 32])), 10 ** uniform(draft, -2.5, -1.3)

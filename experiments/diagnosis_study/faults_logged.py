@@ -6,49 +6,49 @@ import numpy as np
 from scipy.special import log_softmax
 
 from experiments.diagnosis_study.faults_forward import Change, uniform
-from experiments.diagnosis_study.log_assembly import Draft, current_scores, pick_scores
+from experiments.diagnosis_study.log_assembly import LogDraft, current_scores, pick_scores
 from simlab.diagnosis.injected_faults import filter_top_k, filter_top_p
 from simlab.diagnosis.log import LOWEST, index_tokens
 
 
-def draw_temperature(draft: Draft, colder: float) -> float:
+def draw_temperature(draft: LogDraft, colder: float) -> float:
     """Return a temperature, below 1 in a fraction `colder` of the logs."""
     is_cold = draft.rng.random() < colder
     return uniform(draft, 0.93, 0.5) if is_cold else uniform(draft, 1.08, 1.6)
 
 
-def temperature(draft: Draft) -> None:
+def temperature(draft: LogDraft) -> None:
     draft.infer = draft.infer / draw_temperature(draft, 0.7)
 
 
-def temperature_in_training(draft: Draft) -> None:
+def temperature_in_training(draft: LogDraft) -> None:
     draft.train = draft.train / uniform(draft, 0.9, 0.6)
 
 
-def top_p(draft: Draft) -> None:
+def top_p(draft: LogDraft) -> None:
     draft.infer = filter_top_p(draft.infer, uniform(draft, 0.98, 0.6))
 
 
-def top_k(draft: Draft) -> None:
+def top_k(draft: LogDraft) -> None:
     # Of 32 tokens as many as 20 to 100 of a real vocabulary.
     k = max(2, round(uniform(draft, 6, 2) * (draft.width / 32) ** 0.7))
     draft.infer = filter_top_k(draft.infer, k)
 
 
-def min_p(draft: Draft) -> None:
+def min_p(draft: LogDraft) -> None:
     probs = np.exp(log_softmax(draft.infer, axis=1))
     kept = probs >= uniform(draft, 0.03, 0.3) * probs.max(1, keepdims=True)
     draft.infer = np.where(kept, draft.infer, -np.inf)
 
 
-def epsilon_cutoff(draft: Draft) -> None:
+def epsilon_cutoff(draft: LogDraft) -> None:
     """Sample from tokens above a fixed probability."""
     probs = np.exp(log_softmax(draft.infer, axis=1))
     kept = (probs >= uniform(draft, 0.01, 0.12)) | (probs == probs.max(1, keepdims=True))
     draft.infer = np.where(kept, draft.infer, -np.inf)
 
 
-def top_p_and_top_k(draft: Draft) -> None:
+def top_p_and_top_k(draft: LogDraft) -> None:
     top_p(draft)
     top_k(draft)
 
@@ -56,7 +56,7 @@ def top_p_and_top_k(draft: Draft) -> None:
 def end_logit(engine: str) -> Change:
     """Move the end token's logit in "train" or "infer": another end token, or a minimum length."""
 
-    def change(draft: Draft) -> None:
+    def change(draft: LogDraft) -> None:
         logits = getattr(draft, engine).copy()
         logits[:, draft.end] -= uniform(draft, 4.0, 16.0)
         setattr(draft, engine, logits)
@@ -70,7 +70,7 @@ def edit_logp(engine: str, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
     return lambda draft: setattr(draft, name, edit(getattr(draft, name)))
 
 
-def token_shift(draft: Draft) -> None:
+def token_shift(draft: LogDraft) -> None:
     shift = int(draft.rng.choice([-1, 1, 1, -2, 2]))
     index = draft.index
     source = np.arange(len(index)) + np.clip(index + shift, 0, draft.lengths[draft.sequence] - 1) - index
@@ -80,55 +80,55 @@ def token_shift(draft: Draft) -> None:
         draft.logp_train = draft.logp_train[source]
 
 
-def shift_by_three(draft: Draft) -> None:
+def shift_by_three(draft: LogDraft) -> None:
     """Shift the list of the training engine by three tokens."""
     source = np.arange(len(draft.index)) + np.minimum(3, draft.from_end)
     draft.logp_train = draft.logp_train[source]
 
 
-def roll(draft: Draft) -> None:
+def roll(draft: LogDraft) -> None:
     """Shift the flat list of all sequences, over their borders."""
     draft.logp_infer = np.roll(draft.logp_infer, int(draft.rng.choice([-1, 1])))
 
 
-def reported_temperature(draft: Draft) -> None:
+def reported_temperature(draft: LogDraft) -> None:
     """Sample at temperature 1 and report the log-probs of another."""
     draft.logp_infer = pick_scores(draft.infer / draw_temperature(draft, 0.5), draft.token)
 
 
-def stop_string(draft: Draft) -> None:
+def stop_string(draft: LogDraft) -> None:
     """Log 0 for the last tokens, which a stop string cut off."""
     reach = int(draft.rng.choice([2, 3, 4]))
     draft.logp_infer = np.where(draft.from_end < reach, 0.0, draft.logp_infer)
 
 
-def two_end_tokens(draft: Draft) -> None:
+def two_end_tokens(draft: LogDraft) -> None:
     """Log the value of a forced stop for the two tokens that end a turn."""
     value = -uniform(draft, 2.0, 12.0)
     draft.logp_infer = np.where(draft.from_end < 2, value, draft.logp_infer)
 
 
-def end_value(draft: Draft) -> None:
+def end_value(draft: LogDraft) -> None:
     """Log another value for the end token: 0 for a stop string, or that of a forced stop."""
     last = draft.from_end == 0
     value = draft.rng.choice([0.0, -1e-4, -uniform(draft, 2.0, 12.0)])
     draft.logp_infer = np.where(last, value, draft.logp_infer)
 
 
-def other_ids(draft: Draft) -> None:
+def other_ids(draft: LogDraft) -> None:
     """Score ids that were not sampled: text was decoded and encoded again."""
     rate = 10 ** uniform(draft, -2.5, -1.2)
     replace_ids(draft, draft.rng.random(len(draft.token)) < rate)
 
 
-def other_words(draft: Draft) -> None:
+def other_words(draft: LogDraft) -> None:
     """Replace words of 2 to 4 ids."""
     count, word = len(draft.token), int(draft.rng.choice([2, 3, 4]))
     starts = draft.rng.random(count) < 10 ** uniform(draft, -2.5, -1.2) / word
     replace_ids(draft, np.convolve(starts, np.ones(word), "full")[:count] > 0)
 
 
-def replace_ids(draft: Draft, changed: np.ndarray) -> None:
+def replace_ids(draft: LogDraft, changed: np.ndarray) -> None:
     rows = np.flatnonzero(changed)
     scores = log_softmax(draft.train, axis=1)
     other = np.argmax(scores[rows] + draft.rng.gumbel(size=(len(rows), draft.width)) * 3, axis=1)
@@ -146,43 +146,43 @@ def replace_ids(draft: Draft, changed: np.ndarray) -> None:
     draft.logp_train[near] = moved[np.arange(len(near)), draft.token[near]]
 
 
-def shift_rest(draft: Draft) -> None:
+def shift_rest(draft: LogDraft) -> None:
     """Shift the trained list by one from a random token of some sequences on: one id became two."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
     begin = draft.rng.uniform(0, 0.8, len(draft.lengths))
     shift_trained(draft, chosen, begin, np.ones_like(begin))
 
 
-def shift_part(draft: Draft) -> None:
+def shift_part(draft: LogDraft) -> None:
     """Shift the trained list for some tokens only: one id became two, and later two became one."""
     chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
     begin = draft.rng.uniform(0, 0.6, len(draft.lengths))
     shift_trained(draft, chosen, begin, begin + draft.rng.uniform(0.1, 0.4, len(draft.lengths)))
 
 
-def shift_trained(draft: Draft, chosen: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
+def shift_trained(draft: LogDraft, chosen: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
     """Shift the trained list of the `chosen` sequences by one between two fractions of their length."""
     first, stop = ((fraction * draft.lengths).astype(int)[draft.sequence] for fraction in (begin, end))
     late = chosen[draft.sequence] & (draft.index >= first) & (draft.index < stop) & (draft.from_end > 0)
     draft.logp_train = draft.logp_train[np.arange(len(late)) + late]
 
 
-def identical(draft: Draft) -> None:
+def identical(draft: LogDraft) -> None:
     """Repeat the first response of a group in the others: one seed for all samples."""
     repeat_in_groups(draft, 8)
 
 
-def two_seeds(draft: Draft) -> None:
+def two_seeds(draft: LogDraft) -> None:
     """Repeat two responses in each group of 8, in turn."""
     repeat_in_groups(draft, 8, distinct=2)
 
 
-def pairs(draft: Draft) -> None:
+def pairs(draft: LogDraft) -> None:
     """Repeat each second response."""
     repeat_in_groups(draft, 2)
 
 
-def repeat_in_groups(draft: Draft, group: int, distinct: int = 1) -> None:
+def repeat_in_groups(draft: LogDraft, group: int, distinct: int = 1) -> None:
     """Repeat the first `distinct` responses of some groups in the others of the group."""
     row = np.arange(len(draft.lengths))
     is_repeated = draft.rng.random(len(row) // group + 1) < uniform(draft, 0.4, 1.0)
@@ -195,7 +195,7 @@ def repeat_in_groups(draft: Draft, group: int, distinct: int = 1) -> None:
 
 
 def frozen_old(by_version: bool) -> Change:
-    def change(draft: Draft) -> None:
+    def change(draft: LogDraft) -> None:
         draft.columns["logp"] = np.clip(draft.logp_train, LOWEST, 0).astype(np.float32)
         if by_version:
             draft.columns["version"] = draft.step - draft.rng.integers(1, 3, len(draft.step))
@@ -210,7 +210,7 @@ def frozen_old(by_version: bool) -> Change:
     return change
 
 
-def double_ratio(draft: Draft) -> None:
+def double_ratio(draft: LogDraft) -> None:
     """Bypass mode with an IS weight: old log-probs are those of the rollout, the weight is the ratio."""
     current = draft.logp_train
     draft.logp_train = draft.logp_infer
@@ -219,7 +219,7 @@ def double_ratio(draft: Draft) -> None:
     draft.columns["is_weight"] = np.minimum(ratio, 2.0).astype(np.float32)
 
 
-def micro_batch(draft: Draft) -> None:
+def micro_batch(draft: LogDraft) -> None:
     """Score the update by kernels that sum in another order than those of the old log-probs."""
     engines = draft.pool.engines
     other = next(name for name in engines if name.startswith("vllm-bf16"))
@@ -228,55 +228,55 @@ def micro_batch(draft: Draft) -> None:
     draft.columns |= current_scores(draft, again)
 
 
-def offset(draft: Draft) -> None:
+def offset(draft: LogDraft) -> None:
     draft.logp_infer = draft.logp_infer - uniform(draft, 0.3, 3.0)
 
 
-def permute(draft: Draft) -> None:
+def permute(draft: LogDraft) -> None:
     draft.logp_infer = draft.rng.permutation(draft.logp_infer)
 
 
-def entropy(draft: Draft) -> None:
+def entropy(draft: LogDraft) -> None:
     scores = log_softmax(draft.infer, axis=1)
     draft.logp_infer = np.sum(np.exp(scores) * np.where(np.isfinite(scores), scores, 0), axis=1)
 
 
-def sequence_mean(draft: Draft) -> None:
+def sequence_mean(draft: LogDraft) -> None:
     sums = np.bincount(draft.sequence, draft.logp_infer)
     draft.logp_infer = (sums / draft.lengths)[draft.sequence]
 
 
-def reverse(draft: Draft) -> None:
+def reverse(draft: LogDraft) -> None:
     draft.logp_infer = draft.logp_infer[draft.starts[draft.sequence] + draft.from_end]
 
 
-def argmax(draft: Draft) -> None:
+def argmax(draft: LogDraft) -> None:
     """Log the most probable token's log-prob instead of the sampled one's."""
     draft.logp_infer = log_softmax(draft.infer, axis=1).max(1)
 
 
-def clip(draft: Draft) -> None:
+def clip(draft: LogDraft) -> None:
     draft.logp_infer = np.maximum(draft.logp_infer, -uniform(draft, 1.0, 0.1))
 
 
-def running_sum(draft: Draft) -> None:
+def running_sum(draft: LogDraft) -> None:
     total = np.cumsum(draft.logp_infer)
     starts = draft.starts[draft.sequence]
     draft.logp_infer = total - total[starts] + draft.logp_infer[starts]
 
 
-def one_minus(draft: Draft) -> None:
+def one_minus(draft: LogDraft) -> None:
     """Log the probability that the token is not drawn."""
     draft.logp_infer = np.log1p(-np.clip(np.exp(draft.logp_infer), 0, 1 - 1e-6))
 
 
-def moving_average(draft: Draft) -> None:
+def moving_average(draft: LogDraft) -> None:
     """Log the mean over a token and its two neighbors."""
     padded = np.pad(draft.logp_infer, 1, mode="edge")
     draft.logp_infer = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
 
 
-def eight_levels(draft: Draft) -> None:
+def eight_levels(draft: LogDraft) -> None:
     """Log one of eight levels, as a compressed log may."""
     levels = np.quantile(draft.logp_infer, np.linspace(0.02, 0.98, 8))
     draft.logp_infer = levels[np.argmin(np.abs(draft.logp_infer[:, None] - levels), axis=1)]

@@ -61,7 +61,7 @@ def make_head(rng: np.random.Generator, pool: Pool, splits: int) -> WideHead:
 
 
 @dataclass
-class Draft(Sequences):
+class LogDraft(Sequences):
     """A log under construction: logits [N, V] of both engines, where the tokens are, columns by name."""
 
     pool: Pool
@@ -135,7 +135,7 @@ class Draft(Sequences):
         return np.where(tokens == self.end, self.end, self.bucket * self.width + tokens)
 
 
-def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tuple[str, str]) -> Draft:
+def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tuple[str, str]) -> LogDraft:
     """Choose contexts, lengths, vocabulary and sharpness; take the logits of a train and an infer engine."""
     context, lengths = _natural_contexts(pool, rng) if rng.random() < NATURAL else _chain(pool, rng)
     total, count = len(context), len(lengths)
@@ -145,7 +145,7 @@ def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tupl
     ranks = np.minimum(rng.pareto(1.0, total) * 2, buckets - 1).astype(np.int64)
     head = make_head(rng, pool, splits)
     steps = min(count, int(rng.choice([1, 1, 4, 6, 8, 16])))
-    draft = Draft(
+    draft = LogDraft(
         pool=pool,
         rng=rng,
         size=size,
@@ -163,7 +163,7 @@ def start_draft(pool: Pool, rng: np.random.Generator, size: float, engines: tupl
     return draft
 
 
-def _run_engines(draft: Draft, engines: tuple[str, str]) -> None:
+def _run_engines(draft: LogDraft, engines: tuple[str, str]) -> None:
     """Set both engines' logits: with noise of another size, uneven over the tokens, or on BF16 logits."""
     rng, reference = draft.rng, draft.read(draft.pool.reference)
     gain = np.ones((len(draft.context), 1), np.float32)
@@ -223,7 +223,7 @@ def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return -np.log(rng.standard_exponential(shape, np.float32) + np.float32(1e-30))
 
 
-def draw_tokens(draft: Draft) -> None:
+def draw_tokens(draft: LogDraft) -> None:
     """Sample from the inference engine's logits; score in both. Responses end with the end token."""
     draft.token = np.argmax(draft.infer + gumbel(draft.rng, draft.infer.shape), axis=1)
     last = draft.from_end == 0
@@ -233,7 +233,7 @@ def draw_tokens(draft: Draft) -> None:
     draft.logp_infer = pick_scores(draft.infer, draft.token)
 
 
-def finish_log(draft: Draft) -> TokenLog:
+def finish_log(draft: LogDraft) -> TokenLog:
     """Return the log with the optional columns that this run happens to write."""
     rng, count = draft.rng, len(draft.lengths)
     optional = {
@@ -262,7 +262,7 @@ def finish_log(draft: Draft) -> TokenLog:
     )
 
 
-def current_scores(draft: Draft, before: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def current_scores(draft: LogDraft, before: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """Return `logp` after 0 or 1 updates and `update`: equal to `logp_train` before the first."""
     update = np.arange(len(draft.lengths)) % 2
     after = pick_scores(draft.train - 0.3 * draft.change("old 1"), draft.token)
@@ -271,7 +271,7 @@ def current_scores(draft: Draft, before: np.ndarray | None = None) -> dict[str, 
     return {"logp": np.clip(logp, LOWEST, 0).astype(np.float32), "update": update}
 
 
-def _route(draft: Draft, moved: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def _route(draft: LogDraft, moved: np.ndarray | None = None) -> dict[str, np.ndarray]:
     assert draft.pool.experts is not None
     experts = draft.pool.experts[draft.context]
     other = experts.copy()
@@ -280,7 +280,7 @@ def _route(draft: Draft, moved: np.ndarray | None = None) -> dict[str, np.ndarra
     return {"experts_train": experts, "experts_infer": other}
 
 
-def route_moved(draft: Draft) -> dict[str, np.ndarray]:
+def route_moved(draft: LogDraft) -> dict[str, np.ndarray]:
     """Return the experts of both engines with the flips of the pool's `routing` forward pass."""
     assert draft.pool.flipped is not None
     return _route(draft, draft.pool.flipped[draft.context])

@@ -8,7 +8,7 @@ import numpy as np
 from experiments.measurements.gpu_pairs.measures import RESAMPLES, share_row
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.studies.attribution import between, differing, group_sites, shapley_rows, subsets
@@ -28,7 +28,7 @@ PROMPTS, SAMPLES = 16, 4
 ROUND_OFF = 1e-9
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     policies = {"flagship": {**SMOKE, "engines": FEW_SITES}} if run.smoke else POLICIES
     prompts = 2 if run.smoke else PROMPTS
     run.configure(

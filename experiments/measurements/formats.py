@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.formats import FORMATS, ROUNDINGS, Format, quantize
 
 SEED = 0
@@ -12,7 +12,7 @@ LOWEST, HIGHEST = -28, 20
 BINS_PER_OCTAVE = 4
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Quantize the same numbers in every format and mode; write `errors` and `profile`."""
     count = 20_000 if run.smoke else 1_000_000
     run.configure(count=count, lowest_exponent=LOWEST, highest_exponent=HIGHEST)

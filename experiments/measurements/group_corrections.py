@@ -6,7 +6,7 @@ sequences of four binary tokens.
 """
 
 from experiments.measurements.theory_corrections import pair
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities
 from simlab.theory.expectation import random_rewards
 from simlab.theory.group_rules import group_rule_qualities
@@ -33,7 +33,7 @@ def rows_of(rho_std: float, seed: int) -> list[dict]:
     ]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `moments`."""
     seeds = run.seeds(range(1 if run.smoke else 8))
     levels = LEVELS[-1:] if run.smoke else LEVELS

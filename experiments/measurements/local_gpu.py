@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ACCUMULATORS, Accumulator, matmul
 from simlab.engines.kernel_order import Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES
@@ -78,7 +78,7 @@ def steps_apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.abs(ordered[0] - ordered[1])
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     if not run.smoke and jax.default_backend() != "gpu":
         raise SystemExit(f"real_card needs a GPU; jax sees none here, only: {jax.default_backend()}")
     product, shapes, formats = (stand_in, SMOKE_SHAPES, ("bf16",)) if run.smoke else (native, SHAPES, DTYPES)

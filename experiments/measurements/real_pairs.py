@@ -18,7 +18,7 @@ import pandas as pd
 
 from simlab.checkpoints.checkpoint_reader import load_checkpoint
 from simlab.checkpoints.param_tree import shapes_of
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ENGINES, Engine
 from simlab.models import MODELS, TransformerConfig, init_params
 from simlab.models.parameters import Params
@@ -115,7 +115,9 @@ def pairs(smoke: bool) -> list[tuple[str, str, str]]:
     return [*((engine, SCORERS[0], "f32") for engine in inexact), ("vllm:bfloat16", SCORERS[1], "bf16")]
 
 
-def fit(run: Run, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[str, str, str]) -> None:
+def fit(
+    run: ExperimentContext, probe: Probe, name: str, subject: ModelUnderTest, pair: tuple[str, str, str]
+) -> None:
     """Add rows of `fits` and `quantiles`: every emulation against one measured pair."""
     sampling_engine, scoring_engine, train = pair
     tokens, samples = (pd.DataFrame(probe.rows[table]) for table in ("tokens", "samples"))
@@ -163,7 +165,7 @@ def predictions(
     return emulations, predicted
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the tables of a probe of each model, `fits` and `quantiles`."""
     run.seeds([0])
     samplers = ("bf16",) if run.smoke else tuple(CANDIDATES)

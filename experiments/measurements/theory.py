@@ -3,7 +3,7 @@
 from typing import Any
 
 from experiments.papers import CLAIMS
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies.exact import compute_row, exact_checks
@@ -12,7 +12,7 @@ from simlab.studies.samples import Exact
 from simlab.theory.residual import EXACT, SINGLE
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `rows`."""
     chosen = [
         (claim, criterion)

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.papers.recent import N1
 from experiments.papers.vexact import V4
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
 from simlab.studies import Measured
@@ -98,7 +98,7 @@ def sample_sizes(rho_std: float, seed: int, lengths: tuple[int, ...]) -> list[di
     return [{"rho_std": rho_std, "seed": seed, **row} for row in rows]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the tables `moments`, `recent`, `masked`, `oracle` and `ess`."""
     seeds = run.seeds(range(2 if run.smoke else 8))
     lengths = (2, 4) if run.smoke else (1, 2, 4, 6, 8)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.papers.hacking import H4
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.formats import FORMATS
 from simlab.studies import Measured
@@ -41,7 +41,7 @@ def curve(name: str, train: np.ndarray, infer: np.ndarray, by: str) -> list[dict
     ]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `survival`."""
     run.seeds([0])
     count, vocabulary = (20, 256) if run.smoke else (400, 2048)

@@ -62,7 +62,7 @@ from experiments.regimes import (
     STEADY_CHAINS,
 )
 from experiments.studies.stages import training_experiment
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapseRate, mean_of, minus
@@ -373,7 +373,7 @@ OTHER_LEVELS = {
 """The same trials with Y per sequence and per batch, which decide nothing; the verdict is that per group."""
 
 
-def write_cost(run: Run) -> None:
+def write_cost(run: ExperimentContext) -> None:
     """Write the table `cost`: seconds of ACRL's weights and of a training step."""
     with run.phase("cost"):
         run.table("cost", acrl_share(run.smoke))

@@ -45,7 +45,7 @@ from experiments.regimes import (
     WEIGHT_NOISE,
 )
 from experiments.studies.stages import training_experiment
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import mean_of, minus, slope
@@ -277,7 +277,7 @@ CLAIMS = (
 V4, V5, V6 = find_claims(CLAIMS, "V4", "V5", "V6")
 
 
-def write_exact_sums(run: Run) -> None:
+def write_exact_sums(run: ExperimentContext) -> None:
     """Write the table `exact_sums`: one step with exact sums against one with ordinary sums."""
     with run.phase("exact_sums"):
         run.table("exact_sums", compare(run.smoke))

@@ -9,7 +9,7 @@ from experiments.papers.tensor_cores import CONTROLS, GPUS, NARROWED, NOISY, PLA
 from experiments.regimes import BASE, CONTROL
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies.verdicts import measure_trials
@@ -62,7 +62,7 @@ DRIFT_BASE: dict[str, Any] = {
 SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     arms, seeds = (
         ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(RUNS_PER_BATCH)))
     )
@@ -81,7 +81,7 @@ def run(run: Run) -> None:
     run.table("chunks", table)
 
 
-def _check_control(run: Run, mismatch: Any) -> None:
+def _check_control(run: ExperimentContext, mismatch: Any) -> None:
     largest = float(max(mismatch, default=0.0))
     run.configure(control_steps_with_mismatch=int((mismatch != 0).sum()), control_largest=largest)
     if not largest <= ROUND_OFF:

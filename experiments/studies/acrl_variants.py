@@ -21,7 +21,7 @@ from experiments.studies.repeated_runs import (
     policy_folder,
 )
 from experiments.studies.runs import CHUNK, Frames, block_specs, record_arms
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.advantages import grpo
@@ -82,7 +82,7 @@ class PenalizedAdvantage:
 
 
 @dataclass(frozen=True)
-class Variant:
+class AcrlVariant:
     """Either `advantage`, or ACRL with distance number `which`; X moves by `follow` per chunk."""
 
     which: int = 0
@@ -90,15 +90,15 @@ class Variant:
     advantage: Callable[..., Array] | None = None
 
 
-IMPLEMENTATIONS: dict[str, Variant] = {
-    SQUARED: Variant(1),
-    KL: Variant(2),
-    MOVING: Variant(0, follow=0.2),
-    **{name: Variant(advantage=PenalizedAdvantage(size)) for size, name in PENALTIES.items()},
+IMPLEMENTATIONS: dict[str, AcrlVariant] = {
+    SQUARED: AcrlVariant(1),
+    KL: AcrlVariant(2),
+    MOVING: AcrlVariant(0, follow=0.2),
+    **{name: AcrlVariant(advantage=PenalizedAdvantage(size)) for size, name in PENALTIES.items()},
 }
 
 
-def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
+def run_variants(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
     """Run these variants from the initial policies of the arm without correction, with validation."""
     record_arms(run, names)
     wanted = block_specs(chain_arm(NONE), block, run.smoke)
@@ -121,7 +121,7 @@ def run_variants(run: Run, names: Sequence[str], block: int | None) -> Frames:
     return join_frames(runs, steps, rows)
 
 
-def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:
+def _change_recipe(recipe: Recipe, variant: AcrlVariant) -> Recipe:
     grpo_objective = replace(get_objective("grpo"), source="")
     if variant.advantage is not None:
         return replace(recipe, objective=replace(grpo_objective, advantage=variant.advantage))
@@ -130,7 +130,7 @@ def _change_recipe(recipe: Recipe, variant: Variant) -> Recipe:
 
 
 def _train_variant(
-    recipe: Recipe, state: TrainState, variant: Variant, steps: int, every: int
+    recipe: Recipe, state: TrainState, variant: AcrlVariant, steps: int, every: int
 ) -> tuple[list[Metrics], dict[int, Metrics]]:
     """Return the metrics of each chunk [runs, CHUNK], and the diagnostics [runs] by the step after which."""
     if variant.advantage is None:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.studies.board import measurements
 from simlab.studies.loading import load_claims, load_papers
@@ -85,7 +85,7 @@ def _varies(sample: RatioOfMeans) -> bool:
     return float(sample.contrasts(sample.estimate).std()) > 0
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the error rates per paper, and the criteria that alone exceed 5%."""
     studies = SMOKE_STUDIES if run.smoke else STUDIES
     run.configure(studies=studies, alpha=ALPHA, looks=list(LOOKS))

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.regimes import BASE, RUNS_PER_BATCH, STEPS, TRAINED
 from experiments.studies.flagship_sweep import SMOKE, record
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.paths import checkout_root
 from simlab.sweeps import grid, sweep
 from simlab.sweeps.file import read_file
@@ -23,7 +23,7 @@ RULE = (
 )
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     described = read_file(checkout_root() / "examples" / "flagship.toml")
     if run.smoke:
         base = {**described.base, **SMOKE}
@@ -35,7 +35,7 @@ def run(run: Run) -> None:
     return None
 
 
-def screen_policies(run: Run) -> list[int]:
+def screen_policies(run: ExperimentContext) -> list[int]:
     """Return the seeds of the initial policies that pass; write the table `initial_policies` of all."""
     rows: list[dict[str, Any]] = []
     frozen = {**BASE, "objective": "grpo", "optimizer": {"learning_rate": 0.0}, "steps": SCREEN_STEPS}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.sweeps import Grid, sweep
@@ -19,7 +19,7 @@ METRICS = ["reward", "entropy", "response_length", "grad_norm", "rms_log_rho", "
 SMOKE = {name: value for name, value in TRAINING_SMOKE.items() if name != "engines"} | {"steps": CHUNK}
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     described = read_file(checkout_root() / "examples" / "flagship.toml")
     base, points = described.base, described.grid
     if run.smoke:
@@ -28,7 +28,11 @@ def run(run: Run) -> None:
 
 
 def record(
-    run: Run, base: Mapping[str, Any], points: Grid, runs_per_batch: int | None, start: str = "warm_start"
+    run: ExperimentContext,
+    base: Mapping[str, Any],
+    points: Grid,
+    runs_per_batch: int | None,
+    start: str = "warm_start",
 ) -> None:
     """Sweep, and write the tables `steps` and `bins`; `start` is the column of the first policies."""
     result = sweep(base, points, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True)

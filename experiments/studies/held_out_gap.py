@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies.board import list_results
 from simlab.studies.estimands import LATE, Views
@@ -35,7 +35,7 @@ class Rewards:
     held_out: tuple[float, ...]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the table `gaps`, a row per experiment and arm."""
     run.configure(agree=AGREE, level=LEVEL)
     run.seeds([])

@@ -21,7 +21,7 @@ from experiments.arms.names import chain_arm, moe_arm
 from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
 from experiments.studies.repeated_runs import load_policies, policy_folder
 from experiments.studies.runs import SMOKE, RunSpec
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import find_engine
 from simlab.models.parameters import Params
 from simlab.training.checkpoints import save_tree
@@ -60,7 +60,7 @@ class Screening:
     training: dict[str, Any]
     first_seed: int = FIRST_SEED
 
-    def run(self, run: Run) -> None:
+    def run(self, run: ExperimentContext) -> None:
         """Train seed by seed until enough policies pass; in smoke mode until one does."""
         run.configure(training=self.training, min_reward=MIN_REWARD, held_out_prompts=HELD_OUT)
         wanted = 1 if run.smoke else POLICIES
@@ -75,7 +75,7 @@ class Screening:
         run.seeds(row["seed"] for row in rows)
         run.table("initial_policies", rows)
 
-    def _screen(self, run: Run, seed: int) -> dict[str, Any]:
+    def _screen(self, run: ExperimentContext, seed: int) -> dict[str, Any]:
         """Train one policy, measure its reward and save it if it passes; return its row."""
         changes = {**ARMS[self.named(BF16)].changes, **(SMOKE if run.smoke else {}), "seed": seed}
         changes["warm_start"] = {"seed": seed, **self.training}

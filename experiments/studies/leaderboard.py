@@ -18,7 +18,7 @@ from experiments.studies.observed_runs import observe_arms
 from experiments.studies.resume import check_arms, load_resumed
 from experiments.studies.runs import SEED, Frames, run_arms
 from experiments.studies.stages import Part, run_parts
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
@@ -49,7 +49,7 @@ VALIDATION, EVERY = "both engines, 32 prompts", 50
 """The diagnostic of every run, and the steps between two of them: the rule reads the last two."""
 
 
-def run_validated(run: Run, names: Sequence[str], block: int | None) -> Frames:
+def run_validated(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
     """Run these arms from that block of initial policies, with the reward on held-out prompts."""
     with run.phase("diagnostics"):
         rows = observe_arms(run, dict.fromkeys(names, (VALIDATION,)), names, block, EVERY)
@@ -81,7 +81,7 @@ class Contest:
         """The names of all arms."""
         return tuple(map(self.named, (*REFERENCES, *self.remedies)))
 
-    def run(self, run: Run) -> None:
+    def run(self, run: ExperimentContext) -> None:
         """Run the schedule; in smoke mode, whose arms share one engine pair, a block of two arms."""
         run.configure(rule=self.rule)
         parts = [(0, tuple(map(self.named, (NONE, TIS))))] if run.smoke else self.schedule

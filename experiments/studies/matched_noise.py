@@ -24,7 +24,7 @@ from experiments.studies.repeated_runs import (
     policy_folder,
 )
 from experiments.studies.runs import Frames, RunSpec, block_specs, record_arms, run_sweep
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import BatchProgram, compile_batch
@@ -77,7 +77,7 @@ class FollowingNoise:
         return state, metrics
 
 
-def run_matched(run: Run, names: Sequence[str], block: int | None) -> Frames:
+def run_matched(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
     """Run arms of `MATCHED` from a block of initial policies; return runs, steps and diagnostics.
 
     The steps hold `noise_scale`. The reward on held-out prompts is that of the training engine,
@@ -109,7 +109,7 @@ def follow(name: str, spec: RunSpec) -> RunSpec:
     return replace(spec, arm=name, changes={**arm.changes, "sampling.noise": noise, **shared})
 
 
-def read_targets(run: Run, followed: Sequence[RunSpec]) -> np.ndarray:
+def read_targets(run: ExperimentContext, followed: Sequence[RunSpec]) -> np.ndarray:
     """Return the RMS log rho [runs, steps] of runs that the result cache holds."""
     tables = run_sweep(run, followed)
     wide = tables["steps"].pivot_table(index="run", columns="step", values="rms_log_rho", dropna=False)
@@ -117,7 +117,7 @@ def read_targets(run: Run, followed: Sequence[RunSpec]) -> np.ndarray:
 
 
 def follow_noise(
-    run: Run, wanted: Sequence[RunSpec], keys: Sequence[str], targets: np.ndarray
+    run: ExperimentContext, wanted: Sequence[RunSpec], keys: Sequence[str], targets: np.ndarray
 ) -> tuple[HostMetrics, list[dict[str, Any]]]:
     """Train the runs of `wanted` side by side; return their metrics [runs, steps] and diagnostics."""
     _, params = load_policies(wanted, policy_folder(run))

@@ -25,7 +25,7 @@ from experiments.regimes import BASE
 from experiments.studies import diagnostics as diagnostic_code
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
 from experiments.studies.runs import RunSpec, count_per_batch, list_specs
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
@@ -57,7 +57,7 @@ MEMORY_LIMIT = 2e9
 
 
 def observe_arms(
-    run: Run,
+    run: ExperimentContext,
     diagnosed: Mapping[str, Sequence[str]],
     names: Sequence[str],
     block: int | None,
@@ -78,7 +78,7 @@ def observe_arms(
 
 
 def observe_runs(
-    run: Run, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]], every: int = EVERY
+    run: ExperimentContext, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]], every: int = EVERY
 ) -> Frame:
     """Compute runs and their diagnostics every few steps; return these.
 
@@ -118,7 +118,7 @@ def observe_runs(
     return pd.concat(frames, ignore_index=True) if files else pd.DataFrame(columns=["run", "step"])
 
 
-def train_missing_policies(run: Run, plan: Plan, results: ResultCache) -> None:
+def train_missing_policies(run: ExperimentContext, plan: Plan, results: ResultCache) -> None:
     """Train the initial policies that the runs of a plan need."""
     missing = missing_policies(plan, results)
     if count := min(count_processes(run), len(missing)):
@@ -159,7 +159,7 @@ class Observation:
 Batch = tuple[Observation, Sequence[PlannedRun]]
 
 
-def observe_batches(run: Run, batches: Sequence[Batch]) -> None:
+def observe_batches(run: ExperimentContext, batches: Sequence[Batch]) -> None:
     """Compute batches, one per process at a time; the first error or Ctrl-C stops all of them."""
     total = sum(batch[0].config.steps for _, batch in batches)
     names = dict.fromkeys(each.arm for _, batch in batches for each in batch)
@@ -172,7 +172,7 @@ def observe_batches(run: Run, batches: Sequence[Batch]) -> None:
                 observe_batch(*batch, advance)
 
 
-def count_processes(run: Run) -> int:
+def count_processes(run: ExperimentContext) -> int:
     """Return the number of processes: one per core, none for smoke runs and a GPU."""
     return 0 if run.smoke or jax.default_backend() != "cpu" else len(os.sched_getaffinity(0))
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.sweeps import sweep
 
 BASE: dict[str, Any] = {
@@ -25,7 +25,7 @@ SMOKE = {
 }
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Run the sweep and write the table `means`: reward and RMS log rho of the late steps, by engine pair."""
     base, late = (BASE | SMOKE, 2) if run.smoke else (BASE, LATE)
     # The few steps of a smoke run are done before another process has started.

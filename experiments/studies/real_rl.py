@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from simlab.checkpoints.param_tree import shapes_of
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
 from simlab.objectives import get_objective
@@ -30,7 +30,7 @@ from simlab.serving.real_training import engine_rollout
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import load_tree
-from simlab.training.loop import Advance, Checkpoint, learn_from, resume, train
+from simlab.training.loop import Advance, CheckpointWriter, learn_from, resume, train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 REAL, EMULATION = "vllm:bfloat16+fp8", "bf16-fp8kv truncated"
@@ -80,13 +80,15 @@ def sampling_engine(smoke: bool, stack: contextlib.ExitStack) -> RealEngine:
     return stack.enter_context(VllmEngine(python, dtype="bfloat16", kv_cache="fp8", parity=2.0))
 
 
-def record(run: Run, arm: str, advance: Advance | None, sampling_engine_name: str, seed: int) -> list[dict]:
+def record(
+    run: ExperimentContext, arm: str, advance: Advance | None, sampling_engine_name: str, seed: int
+) -> list[dict]:
     """Make the steps of one run, by default with the emulated engine, and return their rows."""
     recipe_of_arm, steps = recipe(arm, run.smoke), 2 if run.smoke else STEPS
     path = run.out / "states" / f"{sampling_engine_name} {arm} {seed}.npz".replace(":", " ")
     state, history = resume(path, first_state(recipe_of_arm, seed, run.smoke))
     with run.progress(f"{sampling_engine_name} {arm} {seed}", steps) as progress:
-        callbacks = [Checkpoint(path), progress]
+        callbacks = [CheckpointWriter(path), progress]
         _, metrics = train(recipe_of_arm, state, steps, callbacks, chunk=1, advance=advance, history=history)
     metrics.setdefault("sync_apart", np.full(steps, np.nan))
     metrics["router_flips"] = metrics["router_flips"].mean(axis=1)
@@ -97,7 +99,7 @@ def record(run: Run, arm: str, advance: Advance | None, sampling_engine_name: st
     ]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Write the tables `steps` and `agreement`."""
     arms, seeds = (("none",), SEEDS[:2]) if run.smoke else (tuple(ARMS), SEEDS)
     run.seeds(seeds)

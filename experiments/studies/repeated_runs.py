@@ -15,7 +15,7 @@ from experiments.arms.catalog import EARLY_FORK, FORK_OTHER_DATA, FORKS, UNTREAT
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import build_diagnostics, rows_of_step
 from experiments.studies.runs import CHUNK, Frames, RunSpec, block_specs, record_arms, with_attributes
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.manifest import processor_family
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
@@ -27,7 +27,7 @@ from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 
-def run_forks(run: Run, names: Sequence[str], block: int | None) -> Frames:
+def run_forks(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
     """Run the arm that `names` are forked from to its middle and continue as each of them.
 
     `EARLY_FORK` continues from the first quarter. The diagnostics at the end are the mismatch under the
@@ -63,7 +63,7 @@ def run_forks(run: Run, names: Sequence[str], block: int | None) -> Frames:
     return join_frames(runs, tables, rows)
 
 
-def policy_folder(run: Run) -> Path:
+def policy_folder(run: ExperimentContext) -> Path:
     """Return the folder of initial policies that the sweeps of an experiment share."""
     return run.out.parent / "cache" / "warm_starts"
 

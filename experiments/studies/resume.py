@@ -12,7 +12,7 @@ import pandas as pd
 from experiments.arms.catalog import ARMS
 from experiments.regimes import BASE
 from experiments.studies.runs import BLOCK, CHUNK, PER_RUN
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.manifest import processor
 from simlab.core.results import Results
 from simlab.studies.estimands import Tables
@@ -52,7 +52,7 @@ def check_arms(result: Results) -> None:
             )
 
 
-def load_resumed(run: Run, arms: Sequence[str], diagnosed: Collection[str] = ()) -> Tables:
+def load_resumed(run: ExperimentContext, arms: Sequence[str], diagnosed: Collection[str] = ()) -> Tables:
     """Return the rows of `arms` in the result that `run` resumes from; none without such a result.
 
     Another experiment may record other diagnostics: `diagnosed` arms are then run again, as are those without

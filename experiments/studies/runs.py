@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.arms.catalog import ALL_ARMS, ARMS
 from experiments.regimes import BASE, RUNS_PER_BATCH
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.manifest import processor_family
 from simlab.core.paths import checkout_root
@@ -46,7 +46,7 @@ Frames = dict[str, Frame]
 """`runs`, their `steps` and `vectors`, and further tables, which are stored unchanged."""
 
 
-def run_arms(run: Run, names: Sequence[str], block: int | None) -> Frames:
+def run_arms(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
     """Run the arms from each initial policy of a block, or of all; return runs, steps and vectors.
 
     The result cache lies next to the results: all experiments below one folder share it.
@@ -59,7 +59,7 @@ def run_arms(run: Run, names: Sequence[str], block: int | None) -> Frames:
     return frames
 
 
-def record_arms(run: Run, names: Sequence[str], **facts: Json) -> None:
+def record_arms(run: ExperimentContext, names: Sequence[str], **facts: Json) -> None:
     """Describe arms in the manifest: `simlab claims --check` rejects a result whose arms were changed."""
     described = {name: ALL_ARMS[name].recorded | facts for name in names}
     run.configure(arms=run.config.get("arms", {}) | described)
@@ -108,7 +108,7 @@ def block_specs(name: str, block: int | None, smoke: bool) -> list[RunSpec]:
     return specs if smoke or block is None else specs[BLOCK * block : BLOCK * (block + 1)]
 
 
-def list_specs(run: Run, names: Sequence[str], block: int | None) -> list[RunSpec]:
+def list_specs(run: ExperimentContext, names: Sequence[str], block: int | None) -> list[RunSpec]:
     """Return the runs of the arms from a block of initial policies, or all.
 
     The reference X of an ACRL run is measured for it, in the first steps of another arm.
@@ -127,12 +127,12 @@ def with_reference(spec: RunSpec, first: Mapping[str, Mapping[str, float]]) -> R
     return replace(spec, changes={**spec.changes, "objective.acrl_reference": reference})
 
 
-def count_per_batch(run: Run) -> int:
+def count_per_batch(run: ExperimentContext) -> int:
     """Return the number of runs per batch: larger on a GPU, where more runs take hardly more time."""
     return SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_runs_per_batch())
 
 
-def run_sweep(run: Run, wanted: Sequence[RunSpec]) -> Frames:
+def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
     """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
     points = Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in wanted))
     result = sweep(
@@ -188,7 +188,7 @@ def with_attributes(runs: Frame) -> Frame:
     return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
 
 
-def first_discrepancies(run: Run, name: str, block: int | None) -> dict[str, float]:
+def first_discrepancies(run: ExperimentContext, name: str, block: int | None) -> dict[str, float]:
     """Return the mean discrepancy of the first five steps by initial policy, to three digits.
 
     The first steps of a run do not depend on its length, so one chunk of the arm `name` is run for them.

@@ -20,7 +20,7 @@ from experiments.studies.observed_runs import observe_arms
 from experiments.studies.repeated_runs import run_forks
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
 from experiments.studies.runs import BLOCK, SEED, Frames, Tables, build_tables, run_arms
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
@@ -40,7 +40,7 @@ DESIGN = (
     "error rate of 5% (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
 )
 
-Make = Callable[[Run, Sequence[str], int | None], Frames]
+Make = Callable[[ExperimentContext, Sequence[str], int | None], Frames]
 """Run these arms from that block of initial policies, or from all."""
 Part = tuple[int, Sequence[str]]
 """A block of initial policies and the arms that run from it."""
@@ -53,7 +53,7 @@ OTHERS: dict[str, tuple[Collection[str], Make]] = {
 
 
 def make_block(
-    run: Run,
+    run: ExperimentContext,
     names: Sequence[str],
     block: int | None,
     *,
@@ -85,7 +85,7 @@ def with_policies(arms: Sequence[str], block: int) -> list[str]:
 
 
 def run_trials(
-    run: Run,
+    run: ExperimentContext,
     trials: Sequence[Trial],
     smoke: Sequence[str],
     make: Make,
@@ -116,7 +116,9 @@ def run_trials(
     run_parts(run, tables, choose, make)
 
 
-def run_parts(run: Run, tables: Tables, choose: Callable[[Tables, int], Part | None], make: Make) -> None:
+def run_parts(
+    run: ExperimentContext, tables: Tables, choose: Callable[[Tables, int], Part | None], make: Make
+) -> None:
     """Run one part after another and write the tables; an arm whose runs `tables` has is not run again.
 
     If interrupted after the first part, write the tables of the finished parts.
@@ -202,7 +204,7 @@ def training_experiment(
     diagnostics: Mapping[str, Sequence[str]] = {},
     shared_diagnostics: Sequence[str] = ("validation",),
     also: Sequence[Trial] = (),
-    write_tables: Callable[[Run], None] = lambda _: None,
+    write_tables: Callable[[ExperimentContext], None] = lambda _: None,
     collect_evidence: Callable[[Results], list[Measured]] | None = None,
 ) -> Experiment:
     """Return the experiment that runs the trials called `name` among `claims`.
@@ -227,7 +229,7 @@ def training_experiment(
     observed = {arm: names for arm, names in observed.items() if names}
     make = partial(make_block, baseline=baseline, diagnostics=observed)
 
-    def run(run: Run) -> None:
+    def run(run: ExperimentContext) -> None:
         # The board corrects over the paper; a smaller family would stop a study that the board cannot decide.
         family = count_sampled([trial for claim in claims for trial in claim.trials])
         run_trials(run, (*trials, *also), (baseline, *smoke), make, observed, family)

@@ -16,7 +16,7 @@ from experiments.arms import chains
 from experiments.arms.names import chain_arm
 from experiments.studies.repeated_runs import policy_folder, start_runs
 from experiments.studies.runs import CHUNK, SEED, block_specs
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState
@@ -28,7 +28,7 @@ STORED = 2000  # tokens per arm and step
 Measure = Callable[[TrainState], dict[str, Array]]
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     """Train the arms from the policies of the first block; write the tables `tokens` and `correlations`."""
     tokens: list[dict[str, Any]] = []
     correlations: list[dict[str, Any]] = []

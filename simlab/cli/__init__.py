@@ -6,25 +6,25 @@ import typer
 
 from simlab.cli import (
     bench,
-    budget,
+    budget_command,
     calibrate,
     checkpoint,
     claims,
     demo,
     diagnose,
     doctor,
-    explain,
+    explain_command,
     export,
     figures,
     listing,
-    plan,
+    plan_command,
     probe,
-    report,
+    report_command,
     run,
-    sweep,
+    sweep_command,
     theory,
-    warm_start,
-    watch,
+    warm_start_command,
+    watch_command,
 )
 from simlab.core.version import __version__
 
@@ -63,20 +63,20 @@ app.add_typer(listing.app, name="list")
 app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("figures", epilog=figures.EPILOG)(figures.figures)
-app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
-app.command("watch", epilog=watch.EPILOG)(watch.watch)
-app.command("warm-start", epilog=warm_start.EPILOG)(warm_start.warm_start)
+app.command("sweep", epilog=sweep_command.EPILOG)(sweep_command.sweep)
+app.command("watch", epilog=watch_command.EPILOG)(watch_command.watch)
+app.command("warm-start", epilog=warm_start_command.EPILOG)(warm_start_command.warm_start)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.command("probe", epilog=probe.EPILOG)(probe.probe)
 app.command("calibrate", epilog=calibrate.EPILOG)(calibrate.calibrate)
-app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("plan", epilog=plan_command.EPILOG)(plan_command.plan)
 app.command("diagnose", epilog=diagnose.EPILOG)(diagnose.diagnose)
 app.command("claims", epilog=claims.EPILOG)(claims.claims)
-app.command("report", epilog=report.EPILOG)(report.report)
-app.command("explain", epilog=explain.EPILOG)(explain.explain)
+app.command("report", epilog=report_command.EPILOG)(report_command.report)
+app.command("explain", epilog=explain_command.EPILOG)(explain_command.explain)
 app.add_typer(export.app, name="export")
 app.command("theory", epilog=theory.EPILOG)(theory.theory)
-app.command("budget", epilog=budget.EPILOG)(budget.budget)
+app.command("budget", epilog=budget_command.EPILOG)(budget_command.budget)
 app.command("bench", epilog=bench.EPILOG)(bench.bench)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 

@@ -198,14 +198,14 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
     from simlab.studies.board import (
         board,
         decide_board,
-        deciding,
         estimate_text,
+        find_deciding_experiment,
         list_results,
         measure_result,
         measurements,
     )
 
-    experiment = deciding(claim, results)
+    experiment = find_deciding_experiment(claim, results)
     folder = out or default_out(experiment.name, smoke=False)
     typer.echo(f"{claim}: {experiment.name}, about {experiment.minutes:g} min on two cores, into {folder}")
     if experiment.minutes > 5 and not yes:

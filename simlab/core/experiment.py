@@ -27,7 +27,7 @@ UNFINISHED_NAME = ".unfinished.json"
 
 
 @dataclass
-class Run:
+class ExperimentContext:
     """One execution of an experiment: its folder, its mode, and the contents of its manifest.
 
     `resume_from` is an earlier result whose rows are kept; only what it lacks is run. `stops_for_futility`:
@@ -106,7 +106,7 @@ class Experiment:
     name: str
     question: str
     decision_rule: str
-    run: Callable[[Run], None]
+    run: Callable[[ExperimentContext], None]
     minutes: float
     claims: tuple[str, ...] = ()
     collect_evidence: Callable[[Results], Sequence[object]] | None = None
@@ -142,7 +142,7 @@ def execute(
         (out / MANIFEST_NAME).unlink(missing_ok=True)
     else:
         _remove_earlier_run(experiment.name, out)
-    run = Run(experiment.name, out, smoke, resume_from, stops_for_futility)
+    run = ExperimentContext(experiment.name, out, smoke, resume_from, stops_for_futility)
     run.configure(smoke=smoke)
     if not stops_for_futility:
         run.configure(stops_for_futility=False)

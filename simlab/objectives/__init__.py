@@ -27,9 +27,6 @@ from simlab.objectives.objective import (
 from simlab.objectives.proximal import with_loglinear_proximal
 from simlab.objectives.vocabulary_terms import restrict_to_sampled_support, with_top_k_report
 
-# The old name, until `simlab.sweeps.config_reader` imports the new one.
-with_suffixes = with_modifiers
-
 __all__ = [
     "ADVANTAGES",
     "AGGREGATIONS",

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int
 
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
@@ -25,7 +25,7 @@ TABLES = ("engines", "samples", "pairs", "bins", "positions", "flips", "layers",
 class Probe:
     """Measure pair after pair; all tables are written after every pair, so a failure loses nothing."""
 
-    def __init__(self, run: Run, rows: Rows | None = None, **labels: str):
+    def __init__(self, run: ExperimentContext, rows: Rows | None = None, **labels: str):
         """Write to `run`, after existing `rows`; every row starts with `labels`."""
         self.run, self.labels = run, labels
         self.rows: Rows = {name: [] for name in TABLES} if rows is None else rows

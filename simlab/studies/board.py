@@ -325,7 +325,7 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def deciding(claim: str, folder: Path | None = None) -> Experiment:
+def find_deciding_experiment(claim: str, folder: Path | None = None) -> Experiment:
     """Return the experiment behind a claim: the first whose result decides it, else the first named.
 
     Raises `ValueError` where no experiment does.

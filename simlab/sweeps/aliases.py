@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from simlab.core.json_value import Json
 from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
-from simlab.sweeps.config_reader import catalog_name, number, plain, read, reading
+from simlab.sweeps.config_reader import catalog_name, locate_errors, number, plain, read
 from simlab.sweeps.own_records import SOURCE, describe_own
 from simlab.tasks import Task
 
@@ -74,7 +74,7 @@ def infer_mantissa_bits(table: Mapping[str, Json], value: Json) -> Changes:
 
     Raises `ValueError` for a value that is not an integer from 0 to 21.
     """
-    with reading("infer_mantissa_bits"):
+    with locate_errors("infer_mantissa_bits"):
         bits = number(value, int)
         MANTISSA_BITS.check(bits)
     return _change_operands(table, OPERAND_ALIASES["infer_mantissa_bits"], bits)
@@ -99,7 +99,7 @@ def response_length(table: Mapping[str, Json], value: Json) -> Changes:
 
     Raises `ValueError` naming the lengths that the task has.
     """
-    with reading("response_length"):
+    with locate_errors("response_length"):
         wanted = number(value, int)
     if "task" not in table:
         raise ValueError("response_length needs a task. Name one, for example task = 'add'.")

@@ -24,12 +24,12 @@ from simlab.sweeps.column_names import flatten
 from simlab.sweeps.config_reader import (
     FieldError,
     default_of,
+    locate_errors,
     number,
     override_owners,
     paths_below,
     read,
     read_fields,
-    reading,
 )
 from simlab.sweeps.start import model_of_start, read_start, start_key
 from simlab.sweeps.verl_names import VERL_NAMES
@@ -159,7 +159,7 @@ def _check_table(table: Mapping[str, Json]) -> RunConfig:
     _check_rounding(recipe)
     numbers = {}
     for name, allowed in (("steps", STEPS), ("seed", SEED)):
-        with reading(name):
+        with locate_errors(name):
             numbers[name] = number(table[name], int)
             allowed.check(numbers[name])
     return RunConfig(
@@ -253,7 +253,7 @@ def _check_objective(recipe: Recipe) -> None:
             f"must be at least 2 for the advantage {advantage.__name__}, which compares the responses to a "
             f"prompt, got 1.",
         )
-    with reading("objective"):
+    with locate_errors("objective"):
         for path, leaf in leaves:
             if callable(leaf):
                 name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -33,8 +33,8 @@ from simlab.objectives import (
     Objective,
     get_objective,
     override_names,
+    with_modifiers,
     with_overrides,
-    with_suffixes,
 )
 from simlab.objectives.objective import CHOICES, SWITCHES
 from simlab.sweeps.own_records import describe_own, load_own
@@ -64,7 +64,7 @@ class FieldError(ValueError):
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
+def locate_errors(path: str) -> Iterator[None]:
     """Name the field `path` in errors that are raised inside."""
     try:
         yield
@@ -90,7 +90,7 @@ def _engine(name: str, entry: Entry) -> PyTree:
 
 def _objective(name: str, entry: Entry) -> PyTree:
     base, *suffixes = name.split("+")
-    return with_suffixes(entry(OBJECTIVES, base, "objective"), suffixes, name)
+    return with_modifiers(entry(OBJECTIVES, base, "objective"), suffixes, name)
 
 
 def _site(name: str, entry: Entry) -> PyTree:
@@ -130,7 +130,7 @@ def read(hint: object, value: Json, path: str) -> Read:
     """
     if value is None and type(None) in _options(hint):
         return Read(None, None)
-    with reading(path):
+    with locate_errors(path):
         structured = CONVERTER.structure(value, typing.cast("type", hint))
     return structured if isinstance(structured, Read) else Read(structured, plain(structured))
 
@@ -190,7 +190,7 @@ def _read_over(start: PyTree, hint: object, value: Json, path: str) -> Read:
     """Read a field that holds `start` already, which a table without a name changes."""
     if not _is_change(start, value) or type(start) in RECORDS:
         return _read_change(start, hint, value, path)
-    with reading(path):
+    with locate_errors(path):
         fields = read_fields(type(start), value, start)
         name = {"name": plain(start)["name"]} if isinstance(start, tuple(CLASSES)) else {}
         return Read(type(start)(**fields.record), name | fields.plain)
@@ -199,7 +199,7 @@ def _read_over(start: PyTree, hint: object, value: Json, path: str) -> Read:
 def _read_change(start: PyTree, hint: object, value: Json, path: str) -> Read:
     if not _is_change(start, value):
         return read(hint, value, path)
-    with reading(path):
+    with locate_errors(path):
         return _apply_changes(start, value)
 
 
@@ -406,7 +406,7 @@ def _overridden(objective: PyTree, name: str, changes: Table) -> Read:
             raise ValueError(f"unknown {kind} {override!r}, which {owner!r} has; allowed: {', '.join(names)}")
         lookup(dict.fromkeys(names), override, kind)
         written = changes[override]
-        with reading(override):
+        with locate_errors(override):
             if isinstance(written, tuple | list):
                 value: Json = tuple(number(part, float) for part in written)
             elif override in CHOICES:

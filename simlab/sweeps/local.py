@@ -24,7 +24,7 @@ from simlab.core.progress import console
 from simlab.sweeps.compile_cache import THREADS, compute_on_one_thread
 from simlab.sweeps.execute import Report, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
-from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, showing
+from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, show_progress
 from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan
 from simlab.sweeps.policy_training import expected_training_minutes, missing_policies, train_policies
@@ -65,7 +65,7 @@ def compute(
         train_policies(plan, cache)
     with running_job(plan, cache, checkpoint_seconds, watch) as (job, show):
         if count == 0:
-            with recording(job, 0, Stopwatch(plan), lambda _: show()) as report:
+            with record_progress(job, 0, Stopwatch(plan), lambda _: show()) as report:
                 work(plan, cache, report, every=checkpoint_seconds)
         else:
             _work_in_processes(plan, cache, job, count, show)
@@ -92,7 +92,7 @@ def running_job(
     """Write the job file for the time of the work; give it and a function that shows the state."""
     job = _write_job(plan, cache.folder, checkpoint_seconds)
     try:
-        with showing(Monitor(cache.folder, job), watch) as show:
+        with show_progress(Monitor(cache.folder, job), watch) as show:
             yield job, show
     finally:
         remove_job(job)
@@ -194,7 +194,7 @@ def _check(processes: list[subprocess.Popen], job: Path) -> None:
 
 
 @contextlib.contextmanager
-def recording(job: Path, number: int, *others: Callable[..., None]) -> Iterator[Report]:
+def record_progress(job: Path, number: int, *others: Callable[..., None]) -> Iterator[Report]:
     """Give a function that appends an event to the file of worker `number`, and calls `others` with it."""
     with open(job.with_suffix(f".{number}.jsonl"), "a") as file:
 

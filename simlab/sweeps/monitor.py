@@ -153,7 +153,7 @@ def line_of(arms: dict[str, ArmProgress]) -> str:
 
 
 @contextlib.contextmanager
-def showing(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
+def show_progress(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]:
     """Give a function that shows the state, at most once a second: live on a terminal, else as lines."""
     shown_at = line_at = file_at = 0.0
     reported = -1

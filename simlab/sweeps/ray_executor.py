@@ -29,7 +29,7 @@ from simlab.sweeps.execute import (
     start_members,
     write_members,
 )
-from simlab.sweeps.local import check_agreement, recording, running_job
+from simlab.sweeps.local import check_agreement, record_progress, running_job
 from simlab.sweeps.own_records import collect_records
 from simlab.sweeps.plan import Plan, PlannedRun
 from simlab.sweeps.policy_training import train_policies
@@ -75,7 +75,7 @@ def compute(
         train_policies(plan, cache)
         with (
             running_job(plan, cache, checkpoint_seconds, watch) as (job, show),
-            recording(job, 0) as report,
+            record_progress(job, 0) as report,
         ):
             _work(ray, plan, cache, report, show, checkpoint_seconds)
     finally:
@@ -90,7 +90,7 @@ def _connect(address: str | None) -> ModuleType:
         raise ClusterError("executor ray needs Ray: pip install 'simlab[ray]'") from error
     folders = [os.path.abspath(entry) for entry in sys.path if not is_installed(entry)]
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(
             address=address or "auto",
             log_to_driver=False,
@@ -107,7 +107,7 @@ def _connect(address: str | None) -> ModuleType:
     return ray
 
 
-def _knock(address: str | None) -> None:
+def _check_reachable(address: str | None) -> None:
     """Raise `OSError` where nothing listens at host:port, for which Ray would wait for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():

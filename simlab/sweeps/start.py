@@ -19,7 +19,7 @@ from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params, init_params
 from simlab.sweeps.code_version import code_digest
-from simlab.sweeps.config_reader import number, read, reading
+from simlab.sweeps.config_reader import locate_errors, number, read
 from simlab.tasks import Task
 from simlab.training.checkpoints import DamagedCheckpointError, load_tree, save_tree
 from simlab.training.warm_start import WarmStart, warm_start
@@ -37,7 +37,7 @@ def read_start(value: Json, model: TransformerConfig) -> Json:
         return None
     if isinstance(value, Mapping) and "file" not in value:
         table = dict(value)
-        with reading("warm_start.seed"):
+        with locate_errors("warm_start.seed"):
             seed = number(table.pop("seed", 0), int)
             SEED.check(seed)
         return read(WarmStart, table, "warm_start").plain | {"seed": seed}
@@ -147,7 +147,7 @@ def _digest(path: Path, written: int) -> str:
 
 def _check_model(path: Path, written: int, model: TransformerConfig) -> None:
     """Raise `ValueError` naming both models if the file holds parameters of another than `model`."""
-    with reading("warm_start"):
+    with locate_errors("warm_start"):
         if _fits(path, written, model):
             return
     wanted = f"that of the warm start {path.stem}, which fits no preset"

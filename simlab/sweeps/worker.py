@@ -15,7 +15,7 @@ from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import POLL_SECONDS, work
 from simlab.sweeps.forecast import Stopwatch
-from simlab.sweeps.local import CLEAR, recording
+from simlab.sweeps.local import CLEAR, record_progress
 from simlab.sweeps.own_records import receive
 from simlab.sweeps.plan import PlannedRun, make_plan
 from simlab.sweeps.policy_training import train_policies
@@ -38,7 +38,7 @@ def main(folder: str, job: str, index: str) -> None:
     first = path.with_suffix(f".{number % len(plan.groups)}.jsonl")
     while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):
         time.sleep(POLL_SECONDS)
-    with recording(path, number, Stopwatch(plan)) as report:
+    with record_progress(path, number, Stopwatch(plan)) as report:
         work(plan, cache, report, number, described["checkpoint_seconds"])
 
 

@@ -196,7 +196,7 @@ def learn_from(rollout: Callable[[Recipe, TrainState], tuple[Trajectory, Metrics
 
 
 @dataclass
-class Checkpoint:
+class CheckpointWriter:
     """Callback that saves the run to `path` at the end of the first chunk after `seconds`, and at its end."""
 
     path: Path

@@ -48,7 +48,7 @@ class Constant(Schedule):
 
 
 @pytree(kw_only=True)
-class Linear(Schedule):
+class LinearDecay(Schedule):
     """Straight line from 1 at the end of the warm-up to `min_lr_ratio` at step `steps`, then constant."""
 
     steps: Annotated[Integer, STEPS] = 400
@@ -253,7 +253,7 @@ def _float(number: Scalar | Integer) -> Float[Array, ""]:
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
-    "linear": Linear,
+    "linear": LinearDecay,
     "cosine": Cosine,
     "halving": Halving,
     "length-triggered": LengthTriggered,

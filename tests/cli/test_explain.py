@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
-from simlab.cli.explain import _load_policy, _read_sweep, _without_policy
+from simlab.cli.explain_command import _load_policy, _read_sweep, _without_policy
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
 from simlab.sweeps.config import run_config

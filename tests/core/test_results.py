@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from simlab.core.atomic import write_atomically
-from simlab.core.experiment import Experiment, Run, execute
+from simlab.core.experiment import Experiment, ExperimentContext, execute
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import Results, write_table
 
@@ -96,7 +96,7 @@ def test_manifest_refuses_what_json_lacks(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def _count(run: Run) -> None:
+def _count(run: ExperimentContext) -> None:
     run.configure(rows=3)
     run.seeds([5, 5, 6])
     with run.phase("work"):
@@ -114,7 +114,7 @@ def test_execute_writes_tables_then_manifest(tmp_path):
 
 
 def test_a_failed_run_is_not_a_finished_one(tmp_path):
-    def fails(run: Run) -> None:
+    def fails(run: ExperimentContext) -> None:
         run.table("squares", [{"n": 1}])
         raise RuntimeError("boom")
 
@@ -127,7 +127,7 @@ def test_a_failed_run_is_not_a_finished_one(tmp_path):
 
 
 def _write(*names: str, fails: bool = False) -> Experiment:
-    def run(run: Run) -> None:
+    def run(run: ExperimentContext) -> None:
         for name in names:
             run.table(name, [{"n": 1}])
         if fails:

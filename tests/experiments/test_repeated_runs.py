@@ -34,7 +34,7 @@ from experiments.studies.runs import (
     run_specs,
     run_sweep,
 )  # fmt: skip
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.engines.constant import ConstantEngine
 from simlab.objectives import TokenBatch, get_objective
 from simlab.sweeps import compilation, recipe_of, run_config
@@ -140,7 +140,9 @@ def test_observed_runs_are_those_of_a_sweep(tmp_path, monkeypatch, processes):
     wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
     assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
     monkeypatch.setattr(observed_runs, "count_processes", lambda _: processes)
-    observed, plain = (Run("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other"))
+    observed, plain = (
+        ExperimentContext("observed", tmp_path / name / "out", smoke=True) for name in ("one", "other")
+    )
     rows = observe_runs(observed, [(("both engines",), wanted)])
     tables, alone = run_sweep(observed, wanted), run_sweep(plain, wanted)
     for name in ("runs", "steps", "vectors"):
@@ -195,7 +197,9 @@ def test_a_batch_whose_diagnostics_fail_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(observed_runs, "build_diagnostics", lambda *_, **__: fail)
     wanted = run_specs(chain_arm(NONE), 0, smoke=True)
     with pytest.raises(RuntimeError, match="made up"):
-        observe_runs(Run("observed", tmp_path / "out", smoke=True), [(("both engines",), wanted)])
+        observe_runs(
+            ExperimentContext("observed", tmp_path / "out", smoke=True), [(("both engines",), wanted)]
+        )
     assert not list((tmp_path / "cache").rglob("diagnostics/*/*.parquet"))
     assert not list((tmp_path / "cache").rglob("store/*.json"))
 
@@ -237,7 +241,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_programs")
 def test_forks_continue_the_run(tmp_path):
-    run = Run("forked", tmp_path / "out", smoke=True)
+    run = ExperimentContext("forked", tmp_path / "out", smoke=True)
     forks = run_forks(run, (FORK, EARLY_FORK), 0)
     plain = run_sweep(run, run_specs(chain_arm(NONE), 0, smoke=True))
     for metric in ("entropy", "rms_log_rho"):
@@ -276,7 +280,7 @@ def test_noise_follows_the_mismatch_of_another_run():
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_programs")
 def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
-    run = Run("matched", tmp_path / "out", smoke=True)
+    run = ExperimentContext("matched", tmp_path / "out", smoke=True)
     name = new_arm(next(iter(LARGER_NOISES)))
     frames = run_matched(run, [name], 0)
     targets = LARGER * read_targets(run, run_specs(new_arm(NONE), 0, smoke=True))

@@ -14,7 +14,7 @@ from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables
 from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
-from simlab.core.experiment import Experiment, Run, execute, find_resumable
+from simlab.core.experiment import Experiment, ExperimentContext, execute, find_resumable
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import minus
 from simlab.studies.futility import predictive_power
@@ -332,7 +332,7 @@ def test_block_of_other_arms_alone_has_the_same_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "run_arms", make)
     monkeypatch.setattr(stages, "ARMS", {"none": None, CLEAR: None})
     monkeypatch.setattr(stages, "OTHERS", {"forks": (["fork"], make), "variants": (["variant"], make)})
-    run = Run("made_up", tmp_path)
+    run = ExperimentContext("made_up", tmp_path)
     for names, arms in (
         (["fork"], ["none", "fork"]),
         (["variant", CLEAR, "fork"], [CLEAR, "fork", "variant"]),

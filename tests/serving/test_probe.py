@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import simlab.serving.engine_probe as module
 from simlab.checkpoints import save_checkpoint
 from simlab.cli import app
-from simlab.core.experiment import Run
+from simlab.core.experiment import ExperimentContext
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import Results, write_table
 from simlab.models import TransformerConfig, init_params
@@ -132,7 +132,7 @@ class Counting:
 
 def test_probe_keeps_all_tables_when_an_engine_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "open_engine", Counting)
-    run = Run("probe", tmp_path)
+    run = ExperimentContext("probe", tmp_path)
     prompts = np.arange(8, dtype=np.int32).reshape(2, 4)
     probe = Probe(run, model="tiny")
     probe.measure(
@@ -169,7 +169,7 @@ def test_probe_keeps_all_tables_when_an_engine_fails(monkeypatch, tmp_path):
 
 
 def test_probe_rejects_unknown_engines_first(tmp_path):
-    probe, prompts = Probe(Run("probe", tmp_path)), np.zeros((1, 2), np.int32)
+    probe, prompts = Probe(ExperimentContext("probe", tmp_path)), np.zeros((1, 2), np.int32)
     sampling = SamplingRequest(max_tokens=1, eos_token_id=1, pad_token_id=0)
     with pytest.raises(ValueError, match="unknown engine 'bf61'; did you mean 'bf16'"):
         probe.measure(CONFIG, {}, prompts, ["f32"], ["bf61"], sampling)

@@ -10,7 +10,7 @@ import pytest
 from simlab.rollout.sampling import SamplingParams
 from simlab.serving.protocol import EngineError, Samples
 from simlab.serving.real_training import engine_rollout, real_rollout
-from simlab.training.loop import Checkpoint, resume, train
+from simlab.training.loop import CheckpointWriter, resume, train
 from simlab.training.step import rollout, score_rollout
 from tests.training.recipes import MOE, QUICK, TASK, small_recipe, small_state
 
@@ -94,7 +94,7 @@ def test_a_killed_run_goes_on(tmp_path):
     def rewards(folder):
         path = folder / "run.npz"
         state, history = resume(path, small_state(recipe))
-        callbacks = [Checkpoint(path, 0)]
+        callbacks = [CheckpointWriter(path, 0)]
         _, metrics = train(recipe, state, 7, callbacks, chunk=1, advance=advance, history=history)
         assert metrics["sync_apart"].tolist() == [0.25] * 7
         return metrics["reward"].tolist()

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from simlab.cli import budget as budget_command
+from simlab.cli import budget_command
 from simlab.cli import theory as theory_command
 from simlab.objectives import token_coefficients
 from simlab.studies.exact import compute_row, compute_rows, exact_checks

@@ -14,7 +14,7 @@ from simlab.tasks import TASKS
 from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
 from simlab.training.fork import fork
-from simlab.training.loop import Checkpoint, learn_from, map_updates, resume, train
+from simlab.training.loop import CheckpointWriter, learn_from, map_updates, resume, train
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import initial_state
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
@@ -51,7 +51,7 @@ def stopped(whole, tmp_path_factory):
         assert not chunk.is_last
         return True
 
-    state, early = train(RECIPE, small_state(RECIPE), 4, [stop, Checkpoint(path, 0)], chunk=2)
+    state, early = train(RECIPE, small_state(RECIPE), 4, [stop, CheckpointWriter(path, 0)], chunk=2)
     assert seen == [2]
     assert_same_tree(state, whole[0])
     return path, path.read_bytes(), early
@@ -62,7 +62,7 @@ def test_train_gives_the_same_bits_in_chunks_and_when_resumed(whole, stopped):
     path, _, early = stopped
     state, history = resume(path, small_state(RECIPE))
     assert_same_tree(history, early)
-    last, history = train(RECIPE, state, 4, [Checkpoint(path)], chunk=2, history=history)
+    last, history = train(RECIPE, state, 4, [CheckpointWriter(path)], chunk=2, history=history)
     late = {name: values[2:] for name, values in history.items()}
     assert_same_tree((last, late), (after, metrics))
     # The last checkpoint holds the complete run: nothing is left to compute, and nothing is lost.

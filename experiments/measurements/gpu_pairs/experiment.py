@@ -8,7 +8,7 @@ import numpy as np
 from experiments.measurements.gpu_pairs import factors, vectors, verdicts
 from experiments.measurements.gpu_pairs.measures import RESAMPLES, mismatch, share_row, squares
 from experiments.measurements.gpu_pairs.policies import Policy, smollm2, train_policy
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.studies import Measured
@@ -28,7 +28,7 @@ TRAINER = "h100-bf16"
 
 
 @dataclass(frozen=True)
-class Size:
+class GpuPairSizes:
     """Sizes of the measurement: `models` by `seeds`, `prompts` each, and `positions` of real logits."""
 
     seeds: tuple[int, ...] = (0, 1)
@@ -41,11 +41,13 @@ class Size:
     bits: tuple[int, ...] = (7, 9, 11, 13, 16, 20, 25)
 
 
-FULL = Size()
-SMOKE = Size(seeds=(0,), models=(), positions=20, gpus=("a100-bf16", "h100-bf16", "b200-fp8", "h100-fp8"))
+FULL = GpuPairSizes()
+SMOKE = GpuPairSizes(
+    seeds=(0,), models=(), positions=20, gpus=("a100-bf16", "h100-bf16", "b200-fp8", "h100-fp8")
+)
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     size = SMOKE if run.smoke else FULL
     seeds = run.seeds(size.seeds)
     run.configure(**asdict(size), resamples=RESAMPLES, rules=verdicts.RULES)
@@ -69,7 +71,7 @@ def run(run: Run) -> None:
         run.report(f"{row['claim']} {row['verdict']}: {row['measured']}")
 
 
-def measure(run: Run, policy: Policy, size: Size) -> dict[str, list[dict]]:
+def measure(run: ExperimentContext, policy: Policy, size: GpuPairSizes) -> dict[str, list[dict]]:
     """Score the policy under every engine; compare GPUs, factors, orders and bits of the accumulator."""
 
     def pair(train: np.ndarray, infer: np.ndarray) -> dict[str, float]:

@@ -12,7 +12,7 @@ from experiments.measurements.softmax import real, sampling, statistics, tables
 from experiments.measurements.softmax.statistics import mean_interval
 from experiments.measurements.softmax.tables import PAPER_PLACEMENT
 from experiments.papers.hacking import H1, H2, H3
-from simlab.core.experiment import Experiment, Run
+from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.core.streams import stream
 from simlab.studies.estimands import Frame
@@ -21,7 +21,7 @@ from simlab.studies.samples import StoredInterval
 
 
 @dataclass(frozen=True)
-class Size:
+class SoftmaxSizes:
     """Sizes of the measurement; `seeds` by the number of tokens per vector of logits.
 
     The first five seeds are those of the paper's table. A separate vector for every token needs a
@@ -39,12 +39,12 @@ class Size:
     per_position: int = 500
 
 
-FULL = Size(seeds={1: 20, 10: 50})
-SMOKE = Size(seeds={10: 5}, seeds_per_spread=2, tokens=10_000, positions=20)
+FULL = SoftmaxSizes(seeds={1: 20, 10: 50})
+SMOKE = SoftmaxSizes(seeds={10: 5}, seeds_per_spread=2, tokens=10_000, positions=20)
 FIRST_SEED = 1234
 
 
-def run(run: Run) -> None:
+def run(run: ExperimentContext) -> None:
     size = SMOKE if run.smoke else FULL
     run.configure(**asdict(size), logit_std=sampling.STD, vocabulary=sampling.VOCABULARY)
     seeds = run.seeds(range(FIRST_SEED, FIRST_SEED + max(size.seeds.values())))
@@ -53,7 +53,7 @@ def run(run: Run) -> None:
         run.table(name, frame)
 
 
-def _gaussian_logits(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
+def _gaussian_logits(run: ExperimentContext, size: SoftmaxSizes, seeds: list[int]) -> dict[str, pd.DataFrame]:
     """The paper's table and figure: ratios and levels of tokens drawn from Gaussian logits."""
     rows: dict[str, list[dict]] = {"ratios": [], "level_pairs": [], "histograms": []}
     for per_vector, count in size.seeds.items():
@@ -82,7 +82,7 @@ def _gaussian_logits(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.Dat
     return frames | {"fit": statistics.fit(bf16)}
 
 
-def _choose_settings(size: Size, per_vector: int, index: int) -> Callable[[str, str], bool]:
+def _choose_settings(size: SoftmaxSizes, per_vector: int, index: int) -> Callable[[str, str], bool]:
     """Return the settings that are drawn: the paper's for every seed, the others for the first few seeds."""
 
     def is_wanted(placement: str, name: str) -> bool:
@@ -104,7 +104,7 @@ def _histograms(pairs: dict[tuple[str, str], np.ndarray], seed: int) -> list[dic
     ]
 
 
-def _sweep(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
+def _sweep(run: ExperimentContext, size: SoftmaxSizes, seeds: list[int]) -> dict[str, pd.DataFrame]:
     """Measure all formats, roundings and placements, and the spread against mantissa bits."""
     with run.phase("sweep"):
         few = seeds[: size.seeds_per_sweep]
@@ -114,7 +114,7 @@ def _sweep(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
     return {"sweep": swept, "spread": spread}
 
 
-def _real_logits(run: Run, size: Size, seeds: list[int]) -> dict[str, pd.DataFrame]:
+def _real_logits(run: ExperimentContext, size: SoftmaxSizes, seeds: list[int]) -> dict[str, pd.DataFrame]:
     """Measure the logits of a language model and as many Gaussian vectors."""
     with run.phase("real"):
         taken = real.load(size.positions)
