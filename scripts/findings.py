@@ -99,7 +99,7 @@ def identical_engines() -> str:
 def growing_mismatch() -> str:
     """Return by how much the correlation of the engines falls during training, and where rho is low."""
     falls = decided_row("H8", "hacking_dynamics", "reproduced").criteria[0]
-    rare = decided_row("H4", "hacking_dynamics", "partly reproduced").criteria[0]
+    rare = decided_row("H4", "hacking_dynamics", "reproduced").criteria[0]
     fresh = decided_row("H8", "identical_engines", "reproduced").criteria[0]
     dense, experts = (
         decided_row("H8", name, "partly reproduced").criteria[0]
@@ -112,8 +112,7 @@ def growing_mismatch() -> str:
         f"with pi_train below 0.01 falls by {_fall(rare)} more. With E4M3, rounded to nearest, the "
         f"correlation falls by {_fall(dense)} more within 2000 steps, in an MoE by {_fall(experts)} "
         f"({falls.num_policies} initial policies each, family-wise intervals). The tests on other policies "
-        "and on E4M3 are exploratory, and one secondary criterion of H4 is younger than the run (claims H8, "
-        "H4)."
+        "and on E4M3 are exploratory (claims H8, H4)."
     )
 
 

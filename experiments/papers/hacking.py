@@ -318,7 +318,7 @@ HACKING_DYNAMICS = training_experiment(
     "hacking_dynamics",
     "Do objective-level hacking and its remedies show in training at this noise level?",
     CLAIMS,
-    minutes=60.0,
+    minutes=80.0,
     baseline=NONE,
     smoke=(GSPO,),
     diagnostics=DIAGNOSTICS,
