@@ -3,9 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
+
+import numpy as np
 
 from simlab.core.json_value import Json
 from simlab.formats import ROUNDINGS
+from simlab.objectives.objective import override_defaults
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.config import columns
 from simlab.training.recipe import Recipe
@@ -123,7 +127,28 @@ class Design:
 
     def differences(self, name: str) -> dict[str, tuple[Json, Json]]:
         """Return (baseline, arm) of every field of the resolved config in which the two differ."""
-        ours, theirs = (self.arms[each].config(self.base) for each in (name, self.baseline))
-        fields = dict.fromkeys((*theirs, *ours))
-        pairs = {field: (theirs.get(field), ours.get(field)) for field in fields}
-        return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
+        arms = [self.arms[each] for each in (self.baseline, name)]
+        configs = [arm.config(self.base) for arm in arms]
+        recipes = [recipe_of(run_config(self.base, arm.changes)) for arm in arms]
+        fields = dict.fromkeys(field for config in configs for field in config)
+        fields |= {
+            f"objective.{name}": None for each in recipes for name in override_defaults(each.objective)
+        }
+        pairs = {
+            field: tuple(
+                config[field] if field in config else _resolve(recipe, field)
+                for config, recipe in zip(configs, recipes, strict=True)
+            )
+            for field in fields
+        }
+        return {field: (base, ours) for field, (base, ours) in pairs.items() if base != ours}
+
+
+def _resolve(recipe: Recipe, field: str) -> Json:
+    """Return the value of a field that a config leaves out; None if the recipe has no such field."""
+    record, _, rest = field.partition(".")
+    if record == "objective":
+        value = override_defaults(recipe.objective).get(rest)
+    else:
+        value = reduce(lambda part, name: getattr(part, name, None), field.split("."), recipe)
+    return value.item() if isinstance(value, np.generic) else value

@@ -160,4 +160,4 @@ def _format_criterion(row: Row) -> list[str]:
 
 
 def _number(value: Any) -> str:
-    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -33,7 +33,13 @@ def test_preview_lists_the_resolved_differences_of_each_arm(plan):
     baseline = plan["design"]["baseline"]
     assert arms[baseline]["differences"] == {}
     assert arms["chain: learning rate / 10"]["differences"] == {"optimizer.learning_rate": [7e-4, 7e-5]}
-    assert arms["chain: token TIS"]["differences"]["objective"] == ["grpo", "grpo+tis"]
+    assert arms["chain: token TIS"]["differences"] == {
+        "objective": ["grpo", "grpo+tis"],
+        "objective.correction_clip": [None, 2.0],
+    }
+    # What a config leaves out has a value as well.
+    bits = "engines.infer.projection.activations.format.mantissa_bits"
+    assert arms["chain: BF16 control"]["differences"][bits] == [2, 7]
     assert arms["chain: BF16 control"]["infer_engine"] == "bf16"
     assert arms[baseline]["noise_kind"] == "truncation"
     assert arms[baseline]["initial_policies"] == plan["design"]["initial_policies"] or len(
