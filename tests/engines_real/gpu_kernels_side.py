@@ -29,7 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from experiments.regimes import BASE
 from simlab.sweeps import compilation
 from simlab.sweeps.config import run_config
-from simlab.sweeps.program import stack_shapes
+from simlab.sweeps.program import stack_shapes, swept_recipe
 
 H200 = """
 gpu_device_info {
@@ -151,7 +151,7 @@ def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
 def main(engine: str, folder: str) -> None:
     """Print kernels of the loops of `sample` and `learn`, and what starts them, under an inference engine."""
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": 10, "seed": 0}
-    recipe, state = stack_shapes(run_config({**BASE, **changes}), RUNS_PER_BATCH)
+    recipe, state = stack_shapes(swept_recipe(run_config({**BASE, **changes})), RUNS_PER_BATCH)
     sampling = compilation.sampling_recipe(recipe)
     arguments = sampling, compilation._sampled_part(state)
     shapes = jax.eval_shape(compilation._sample_leaves, *arguments)
