@@ -37,6 +37,7 @@ from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import Cache, Caches, cache_length, empty_cache, extend_cache, repeat_caches
 from simlab.models.parameters import Params
 from simlab.models.rotary import rotate, rotation_table
+from simlab.models.token_lookup import embed_tokens, pick_tokens
 
 Weights = dict[str, PyTree]
 """Parameters as an engine holds them, from `prepare`."""
@@ -183,7 +184,7 @@ def extend(
     length, steps = cache_length(caches), np.arange(tokens.shape[1], dtype=np.int32)
     reading = _positions(config, length, start + steps, start)
     block = partial(_block, config, engine, reading)
-    embedding = weights["embedding"][tokens]
+    embedding = embed_tokens(weights["embedding"], tokens)
     stream, experts = Stream(embedding, embedding), None
     if isinstance(caches, Cache):
         by_layer = None if replayed is None else jnp.moveaxis(replayed, 2, 0)
@@ -394,7 +395,7 @@ def response_logps(
     )
     logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
-    logp = jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0]
+    logp = pick_tokens(logps, responses)
     return Scores(logp, entropies, experts, logps if vocabulary else None)
 
 
