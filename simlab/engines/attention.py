@@ -90,10 +90,10 @@ def _attend_in_steps(
 
 
 def _weigh_values(scores: Array, values: Array, sites: Attention, key: Array | None) -> Array:
-    steps = replace(sites.softmax, logits=Site())
+    steps, products = replace(sites.softmax, logits=Site()), sites.value_accumulator
     if sites.normalize == "before":
-        return product(softmax(scores, steps, key), values, sites.value_accumulator)
+        return product(softmax(scores, steps, key, products), values, products)
     exponentials = exponentials_at(scores, steps, key)[1]
     # The sum of the rounded ones; see the deviation of `Attention`.
-    total = total_at(exponentials, steps, key)
-    return divide(product(exponentials, values, sites.value_accumulator), total)
+    total = total_at(exponentials, steps, key, products)
+    return divide(product(exponentials, values, products), total)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine
-from simlab.engines.ordered_sums import tree_sum
+from simlab.engines.ordered_sums import is_order_free, tree_sum
 from simlab.engines.site import site_key, store
 from simlab.formats.scale_rules import multiply
 
@@ -22,8 +22,8 @@ def rms_norm(
 ) -> Float[Array, "*B D"]:
     """Normalize x to unit root mean square, times weight: x / sqrt(mean x^2 + epsilon) w.
 
-    Statistics are float32 over a fixed tree. Three values are rounded: x as it is read, x / rms(x), and the
-    result.
+    Statistics are float32 over a fixed tree, or in any order on a GPU (`is_order_free`). Three values are
+    rounded: x as it is read, x / rms(x), and the result.
 
     Args:
         x: float32 [..., D].
@@ -37,13 +37,22 @@ def rms_norm(
 
     Reference: RMSNorm arXiv 1910.07467; Qwen3RMSNorm of transformers; vLLM RMSNorm.forward_native.
     """
-    sites = find_engine(engine).norm
+    engine = find_engine(engine)
+    sites = engine.norm
     x = store(x, sites.input, site_key(key, "input"))
-    mean_square = multiply(tree_sum(multiply(x, x)), jnp.float32(1 / x.shape[-1]))[..., None]
-    normalized = x * lax.rsqrt(mean_square + jnp.float32(epsilon))
+    normalized = x * lax.rsqrt(_mean_square(x, engine) + jnp.float32(epsilon))
     normalized = store(normalized, sites.normalized, site_key(key, "normalized"))
     scaled = normalized * weight.reshape((1,) * (x.ndim - 1) + weight.shape)
     return store(scaled, sites.output, site_key(key, "output"))
+
+
+def _mean_square(x: Float[AnyArray, "*B D"], engine: Engine) -> Float[Array, "*B 1"]:
+    sites, scale = engine.norm, jnp.float32(1 / x.shape[-1])
+    rounds = any(site.format is not None for site in (sites.input, sites.normalized, sites.output))
+    # Of plain operations XLA makes one GPU kernel, together with the rest of a norm that rounds nothing.
+    if is_order_free(engine.projection.accumulator) and not rounds:
+        return jnp.sum(x * x, axis=-1, keepdims=True) * scale
+    return multiply(tree_sum(multiply(x, x)), scale)[..., None]
 
 
 def add_residual(

@@ -6,6 +6,8 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
+from simlab.core.device import on_gpu
+from simlab.engines.accumulate import Accumulator, Float32Sum
 
 LANES = 16
 
@@ -39,6 +41,19 @@ def tree_sum(x: Float[AnyArray, "*B N"]) -> Float[Array, "*B"]:
 @tree_sum.defjvp
 def _tree_sum_jvp(primals, tangents):
     return tree_sum(*primals), jnp.sum(tangents[0], axis=-1)
+
+
+def is_order_free(products: Accumulator | None) -> bool:
+    """Return whether an engine of these `products` may add the terms of a row in any order.
+
+    On a GPU, where a tree is a kernel of its own, it may if its products depend on the shapes anyway.
+    """
+    return on_gpu() and isinstance(products, Float32Sum)
+
+
+def sum_of_row(x: Float[AnyArray, "*B N"], products: Accumulator | None) -> Float[Array, "*B"]:
+    """Sum float32 x [..., n] over its last axis, as `tree_sum` unless `is_order_free`; returns [...]."""
+    return jnp.sum(x, axis=-1) if is_order_free(products) else tree_sum(x)
 
 
 def largest_of_row(x: Float[AnyArray, "*B N"]) -> Float[Array, "*B 1"]:

@@ -8,17 +8,21 @@ from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
 from simlab.core.catalog import lookup
+from simlab.engines.accumulate import Accumulator
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine, Softmax
 from simlab.engines.materialize_once import materialize_once
-from simlab.engines.ordered_sums import largest_of_row, tree_sum
+from simlab.engines.ordered_sums import largest_of_row, sum_of_row
 from simlab.engines.site import Site, site_key, store
 from simlab.formats import Format, Rounding, StochasticRounding
 from simlab.formats.scale_rules import divide
 
 
 def softmax(
-    z: Float[AnyArray, "*B V"], engine: Engine | Softmax | str, key: Array | None = None
+    z: Float[AnyArray, "*B V"],
+    engine: Engine | Softmax | str,
+    key: Array | None = None,
+    products: Accumulator | None = None,
 ) -> Float[Array, "*B V"]:
     """Compute the softmax over the last axis as the engine's `token_softmax` does.
 
@@ -30,6 +34,7 @@ def softmax(
         z: float32 logits [..., V]. -inf masks a logit, unless the format of the logits has no infinity.
         engine: an engine, its name, or the sites alone (see `softmax_placement`).
         key: of the random bits; needed where a site rounds stochastically.
+        products: of the probabilities with values, which may free the order of the sum (`is_order_free`).
 
     Returns:
         Float32 probabilities [..., V].
@@ -39,7 +44,7 @@ def softmax(
     """
     sites = _sites(engine)
     exponentials = exponentials_at(z, sites, key)[1]
-    total = total_at(exponentials, sites, key)
+    total = total_at(exponentials, sites, key, products)
     return store(divide(exponentials, total), sites.probs, site_key(key, "probs"))
 
 
@@ -80,10 +85,13 @@ def exponentials_at(
 
 
 def total_at(
-    exponentials: Float[AnyArray, "*B V"], sites: Softmax, key: Array | None = None
+    exponentials: Float[AnyArray, "*B V"],
+    sites: Softmax,
+    key: Array | None = None,
+    products: Accumulator | None = None,
 ) -> Float[Array, "*B 1"]:
-    """Return the sum over the last axis, rounded to its site, [..., 1]."""
-    return store(tree_sum(exponentials)[..., None], sites.total, site_key(key, "total"))
+    """Return the sum over the last axis, rounded to its site, [..., 1]; `products` as in `softmax`."""
+    return store(sum_of_row(exponentials, products)[..., None], sites.total, site_key(key, "total"))
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,16 @@ def rotation_table(
 
 
 def rotate(
-    x: Float[Array, "*B T H D"], cos: Float[Array, "T D"], sin: Float[Array, "T D"], engine: Engine
+    x: Float[Array, "*B T H D"], cos: Float[Array, "*C T D"], sin: Float[Array, "*C T D"], engine: Engine
 ) -> Float[Array, "*B T H D"]:
-    """Rotate heads x [..., T, H, head_dim] by the angles of their positions, cos and sin [T, head_dim].
+    """Rotate heads x [..., T, H, head_dim] by the angles of their positions, cos and sin [..., T, head_dim].
 
     Products and sums are rounded to `engine.elementwise`, as separate kernels do.
 
     Reference: apply_rotary_pos_emb of transformers.
     """
-    across = (1,) * (x.ndim - 3)
-    cos, sin = (table.reshape(*across, table.shape[0], 1, table.shape[1]) for table in (cos, sin))
+    across = (1,) * (x.ndim - 1 - cos.ndim)
+    cos, sin = (table.reshape(*across, *table.shape[:-1], 1, table.shape[-1]) for table in (cos, sin))
     x = materialize_once(x, engine.elementwise)
     turned = lax.platform_dependent(x, cuda=_turn_halves, default=_turn_by_product)
     return store(

@@ -36,7 +36,9 @@ from simlab.engines import (
 from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import Cache, Caches, cache_length, empty_cache, extend_cache, repeat_caches
 from simlab.models.parameters import Params
+from simlab.models.prompt_rows import PromptRows
 from simlab.models.rotary import rotate, rotation_table
+from simlab.models.token_lookup import embed_tokens, pick_tokens
 
 Weights = dict[str, PyTree]
 """Parameters as an engine holds them, from `prepare`."""
@@ -71,12 +73,17 @@ class Stream(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Positions of the T new tokens: the first one, their rotations [T, head_dim], visible keys [T, S]."""
+    """Positions of the T new tokens: the first one in the cache, all, their rotations, visible keys [T, S].
+
+    If the tokens are `rows` of prompts and responses, rotations and visible keys have a leading axis [B].
+    """
 
     start: Int[Array, ""] | int
-    cos: Float[Array, "T head_dim"]
-    sin: Float[Array, "T head_dim"]
-    visible: Bool[Array, "T S"]
+    at: Int[Array, "C1 T"]
+    cos: Float[Array, "*C T head_dim"]
+    sin: Float[Array, "*C T head_dim"]
+    visible: Bool[Array, "*C T S"]
+    rows: PromptRows | None = None
 
 
 class Intermediates(NamedTuple):
@@ -182,8 +189,20 @@ def extend(
     """
     length, steps = cache_length(caches), np.arange(tokens.shape[1], dtype=np.int32)
     reading = _positions(config, length, start + steps, start)
+    return _read(weights, config, engine, caches, tokens, reading, replayed)
+
+
+def _read(
+    weights: Weights,
+    config: TransformerConfig,
+    engine: Engine,
+    caches: Caches,
+    tokens: AnyArray,
+    reading: Positions,
+    replayed: AnyArray | None = None,
+) -> Forward:
     block = partial(_block, config, engine, reading)
-    embedding = weights["embedding"][tokens]
+    embedding = embed_tokens(weights["embedding"], tokens)
     stream, experts = Stream(embedding, embedding), None
     if isinstance(caches, Cache):
         by_layer = None if replayed is None else jnp.moveaxis(replayed, 2, 0)
@@ -236,7 +255,18 @@ def _positions(
         for table in tables
     )
     visible = jnp.arange(length)[None, :] <= positions[:, None]
-    return Positions(start, cos, sin, visible)
+    return Positions(start, jnp.asarray(positions)[None], cos, sin, visible)
+
+
+def _row_positions(config: TransformerConfig, rows: PromptRows, count: int) -> Positions:
+    """Return the positions of `count` rows of prompts and responses."""
+    first = rows.prompt_length
+    tables = (
+        np.arange(rows.length, dtype=np.int32),
+        *rotation_table(rows.length, config.head_dim, config.rope_theta),
+    )
+    at, cos, sin = (rows.select(table[: rows.width], table[first:], count) for table in tables)
+    return Positions(0, at, cos, sin, rows.visible(count), rows)
 
 
 def _self_attention(
@@ -252,8 +282,9 @@ def _self_attention(
         queries = rms_norm(queries, layer["q_norm"], engine, epsilon=config.rms_norm_eps)
         keys = rms_norm(keys, layer["k_norm"], engine, epsilon=config.rms_norm_eps)
     queries, keys = (rotate(x, reading.cos, reading.sin, engine) for x in (queries, keys))
-    at = reading.start + jnp.arange(x.shape[1])[None, :, None]
-    keys, values = store_cache(keys, engine, positions=at), store_cache(values, engine, positions=at)
+    keys, values = (store_cache(x, engine, positions=reading.at[..., None]) for x in (keys, values))
+    if reading.rows:
+        keys, values = (reading.rows.put_behind_prompt(x) for x in (keys, values))
     cache = extend_cache(cache, keys, values, reading.start)
     mixed = _attend_by_group(config, engine, queries, cache, reading.visible)
     o = linear(mixed, layer["o"], engine.reduced)
@@ -272,8 +303,11 @@ def _attend_by_group(
     heads, per_key, width = config.num_key_value_heads, config.queries_per_key, config.head_dim
     rows = queries.reshape(batch, length, heads, per_key, width).transpose(0, 2, 3, 1, 4)
     rows = rows.reshape(batch * heads, per_key * length, width)
-    mask = jnp.tile(visible, (per_key, 1))
-    mixed = jax.vmap(lambda q, k, v: attend(q, k.T, v, mask, engine))(rows, cache.keys, cache.values)
+    mask, of_mask = jnp.tile(visible, (per_key, 1)), None
+    if visible.ndim > 2:
+        mask, of_mask = jnp.repeat(mask, heads, axis=0), 0
+    attend_rows = jax.vmap(lambda q, k, v, mask: attend(q, k.T, v, mask, engine), (0, 0, 0, of_mask))
+    mixed = attend_rows(rows, cache.keys, cache.values, mask)
     mixed = mixed.reshape(batch, heads, per_key, length, width).transpose(0, 3, 1, 2, 4)
     return mixed.reshape(batch, length, -1)
 
@@ -394,7 +428,7 @@ def response_logps(
     )
     logps = token_logps(read_logits(weights, engine, hidden), engine)
     entropies = -jnp.sum(jnp.where(logps > -jnp.inf, jnp.exp(logps) * logps, 0.0), axis=-1)
-    logp = jnp.take_along_axis(logps, responses[..., None], axis=-1)[..., 0]
+    logp = pick_tokens(logps, responses)
     return Scores(logp, entropies, experts, logps if vocabulary else None)
 
 
@@ -417,6 +451,12 @@ def _read_shared(
         tokens = jnp.concatenate([prompts, response_inputs], axis=1)
         forward = extend(weights, config, engine, caches, tokens, 0, replayed)
         return forward.hidden[:, length - 1 :], forward.routed_experts
+    rows = PromptRows(group_size, length, response_inputs.shape[1])
+    if isinstance(caches, tuple) and rows.fits(config, engine):
+        tokens = rows.join(prompts, response_inputs)
+        caches = empty_cache(config, len(tokens), rows.length)
+        reading = _row_positions(config, rows, len(tokens))
+        return rows.split(_read(weights, config, engine, caches, tokens, reading).hidden), None
     first, later = (
         (None, None) if replayed is None else (replayed[::group_size, :length], replayed[:, length:])
     )

@@ -70,7 +70,7 @@ def generate(
 
     digest = context_digest(jnp.repeat(prompts, group_size, axis=0), decoder.noise_kind)
     token, logp, every = decoder.draw(hidden, uniforms[0], 0, digest)
-    start = caches, token, token == end, digest, jnp.int32(1)
+    start = caches, token, token == end, digest, jnp.int32(0)
     _, (drawn, later, experts) = lax.scan(decoder.step, start, uniforms[1:])
     tokens, logps = drawn[:, 0], lax.bitcast_convert_type(drawn[:, 1], jnp.float32)
     responses = jnp.concatenate([token[None], tokens]).T
@@ -121,17 +121,17 @@ class _Decoder:
 
     def step(self, carry: tuple, uniform: Array) -> tuple[tuple, tuple]:
         """Read the last token and draw the next one; the body of the scan over positions."""
-        caches, last, ended, digest, position = carry
-        index = self.prompt_length + position - 1
+        # `read` counts from 0 as the scan does: XLA keeps one counter, where a second costs a copy per token.
+        caches, last, ended, digest, read = carry
         hidden, caches, experts, _ = extend(
-            self.weights, self.config, self.engine, caches, last[:, None], index
+            self.weights, self.config, self.engine, caches, last[:, None], self.prompt_length + read
         )
         digest = extend_digest(digest, last, self.noise_kind)
-        token, logp, every = self.draw(hidden, uniform, position, digest)
+        token, logp, every = self.draw(hidden, uniform, read + 1, digest)
         token = jnp.where(ended, self.pad, token)
         # In one array: XLA writes tokens alone by a memory copy at an offset, a GPU kernel more per token.
         drawn = jnp.stack([token, lax.bitcast_convert_type(logp, jnp.int32)])
-        return (caches, token, ended | (token == self.end), digest, position + 1), (drawn, every, experts)
+        return (caches, token, ended | (token == self.end), digest, read + 1), (drawn, every, experts)
 
 
 def _from_first(first: Array, later: Array) -> Array:

@@ -44,7 +44,8 @@ def processed_logits(
     `position` is the number of tokens that the response already has. Of equal logits the one with the lowest
     index ranks first. Top-p keeps the fewest tokens whose probabilities sum to at least `top_p`.
     """
-    too_early = (jnp.arange(logits.shape[-1]) == end) & (position < sampling.min_length)
+    # Less one on both sides: of the scan over tokens, XLA then reads the counter before it is incremented.
+    too_early = (jnp.arange(logits.shape[-1]) == end) & (position - 1 < sampling.min_length - 1)
     logits = jnp.where(_leading(too_early, logits), -jnp.inf, logits)
     logits = logits / jnp.asarray(sampling.temperature, jnp.float32)
     if sampling.top_k is None and sampling.top_p is None:

@@ -14,7 +14,6 @@ from simlab.sweeps.program import (
     BatchedRun,
     chunk_length,
     stack_members,
-    swept_recipe,
 )
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
@@ -61,7 +60,7 @@ def work(
 
 def build_member(run: PlannedRun, cache: ResultCache) -> BatchedRun:
     """Return the run as a member of a batch; train its warm start if that is a table and not trained yet."""
-    recipe = swept_recipe(run.config)
+    recipe = run.recipe
     params = load_initial_params(
         run.config.warm_start, recipe.task, recipe.model, run.config.seed, cache.folder / POLICIES
     )

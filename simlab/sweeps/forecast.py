@@ -23,7 +23,7 @@ from simlab.sweeps.compile_cache import was_compiled
 from simlab.sweeps.config import recipe_of
 from simlab.sweeps.machine_speed import calibrate
 from simlab.sweeps.plan import CompileGroup, Plan
-from simlab.sweeps.program import chunk_length, stack_shapes, static_signature, swept_recipe
+from simlab.sweeps.program import chunk_length, stack_shapes, static_signature
 from simlab.sweeps.timings import Timing, read_timing, read_timings, timing_path, write_timing
 
 # Two processes share caches and memory: together they were 1.7 times one of them.
@@ -95,7 +95,7 @@ def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[E
     compiling, steps, seen = {}, {}, set()
     for index in unknown[:MOST_TRACED]:
         group = groups[index]
-        operations = count_operations(*stack_shapes(group.runs[0].config, runs_per_batch))
+        operations = count_operations(*stack_shapes(group.runs[0].recipe, runs_per_batch))
         own = {name: count for name, count in operations.items() if name not in seen}
         new = sum(count for name, count in own.items() if not was_compiled(name))
         compiling[index] = rate * (new + LOAD_FRACTION * (sum(own.values()) - new))
@@ -207,7 +207,6 @@ class Stopwatch:
 
 
 def _path(group: CompileGroup, runs_per_batch: int) -> Path:
-    recipe = swept_recipe(group.runs[0].config)
-    signature = without_addresses(static_signature(recipe, chunk_length(group.steps)))
+    signature = without_addresses(static_signature(group.runs[0].recipe, chunk_length(group.steps)))
     digest = hashlib.sha256(f"{code_digest()} {signature}".encode()).hexdigest()[:20]
     return timing_path(f"{digest}-{runs_per_batch}")

@@ -1,7 +1,7 @@
 """Plan a sweep: the missing runs, grouped by compiled function."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -14,7 +14,9 @@ from simlab.sweeps.column_names import implied_columns, short_names, with_aliase
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid
 from simlab.sweeps.own_records import SOURCE
-from simlab.sweeps.program import program_name, static_signature, swept_recipe
+from simlab.sweeps.program import lone_recipe, program_name, static_signature, swept_recipe
+from simlab.sweeps.switch_objective import SwitchObjective
+from simlab.training.recipe import Recipe
 
 # More runs per batch amortize the cost of small operations; a batch that is not full costs as much as a full
 # one. Part of every key, so it depends on nothing but the kind of device.
@@ -29,11 +31,20 @@ REPEATS = ("seed", "warm_start")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run, its key, and the arm that it belongs to."""
+    """A run, its key, and the arm that it belongs to.
+
+    `has_lone_objective` marks a run whose compile group has no other objective.
+    """
 
     key: str
     config: RunConfig
     arm: str
+    has_lone_objective: bool = False
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe as the run is computed; its bits do not depend on `has_lone_objective`."""
+        return lone_recipe(self.config) if self.has_lone_objective else swept_recipe(self.config)
 
 
 @dataclass(frozen=True)
@@ -158,8 +169,17 @@ def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch
         if run.key in wanted:
             signature = static_signature(swept_recipe(run.config), run.config.steps)
             groups.setdefault(signature, []).append(run)
-    ordered = sorted(groups.values(), key=len, reverse=True)
+    ordered = sorted(map(_mark_lone_objective, groups.values()), key=len, reverse=True)
     return Plan(tuple(runs), tuple(CompileGroup(tuple(group)) for group in ordered), runs_per_batch)
+
+
+def _mark_lone_objective(group: list[PlannedRun]) -> list[PlannedRun]:
+    """Return the runs of a compile group, marked if all have one objective, numbers aside."""
+    objectives = [swept_recipe(run.config).objective for run in group]
+    selections = {each.selection for each in objectives if isinstance(each, SwitchObjective)}
+    # Elsewhere a kernel computes all alternatives, and the compiler may contract other products and sums.
+    is_lone = len(selections) == 1 and jax.default_backend() == "cpu"
+    return [replace(run, has_lone_objective=is_lone) for run in group]
 
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:

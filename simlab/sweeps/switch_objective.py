@@ -4,10 +4,11 @@ Presets differ in their functions, so each has its own static signature. Here a 
 alternatives and selects one; they are `[B, T]` arrays. There are two sets of alternatives: `all` has those of
 the catalogs, `common` those without a sort, which take a tenth of a step and 3 s of compilation. An
 objective's own stages decide which it uses, so the objectives of a sweep share at most two compiled functions
-and do not change the bits of a run.
+and do not change the bits of a run. Where a sweep has one objective, `plan` takes its stages alone
+(`lone_recipe`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import SimpleNamespace
 
@@ -120,6 +121,12 @@ class SwitchObjective:
             return jnp.broadcast_to(column, batch.mask.shape).astype(jnp.float32)
 
         return self._switch("advantage", apply, survivors | jnp.asarray(self.all_in_baseline, bool))
+
+    @property
+    def selection(self) -> Hashable:
+        """What selects the stages, before it is traced: equal for objectives that differ in numbers alone."""
+        indices, applies = tuple(self.indices.items()), tuple(self.applies.items())
+        return indices, applies, self.all_in_baseline, self.filter_groups, self.alternatives
 
     @property
     def rejections(self) -> tuple[Callable[[TokenBatch], Array], ...]:

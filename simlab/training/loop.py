@@ -119,6 +119,8 @@ def alternate(
         data, measured = rollout(state)
         state, metrics = learn(state, data)
         made.append({**metrics, **measured})
+    # In one transfer: a copy of each array would wait for the device.
+    made = jax.device_get(made)
     return state, {name: np.stack([each[name] for each in made], axis=along) for name in made[0]}
 
 

@@ -5,12 +5,16 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float, PyTree
 
+from simlab.core.device import on_gpu
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.ranges import NOT_NEGATIVE, TINY, Range
 from simlab.models.parameters import Params
+
+LARGEST_FLAT = 2**20
+"""Number of parameters up to which a GPU adds up the squares of a gradient in one kernel."""
 
 
 @pytree(kw_only=True)
@@ -32,7 +36,7 @@ class AdamW:
     def transformation(self) -> optax.GradientTransformation:
         """Return the direction of a step, before the learning rate."""
         return optax.chain(
-            optax.clip_by_global_norm(self.max_grad_norm),
+            optax.stateless(lambda grads, _: clip_norm(grads, self.max_grad_norm)),
             optax.scale_by_adam(self.beta1, self.beta2, self.eps),
             optax.add_decayed_weights(self.weight_decay),
         )
@@ -51,6 +55,20 @@ class AdamW:
         return jax.tree.map(lambda p, d: jnp.where(rate == 0, p, p - rate * d), params, direction), state
 
 
-def global_norm(grads: Params) -> Float[Array, ""]:
+def clip_norm(grads: PyTree, limit: Scalar) -> PyTree:
+    """Return the gradient, scaled to the norm `limit` where its norm is not below that.
+
+    As `optax.clip_by_global_norm`, in the operations of `global_norm`: a compiled step that reports the norm
+    computes it once.
+    """
+    norm = global_norm(grads)
+    return jax.tree.map(lambda leaf: lax.select(norm < limit, leaf, leaf / norm * limit), grads)
+
+
+def global_norm(grads: PyTree) -> Float[Array, ""]:
     """Return the Euclidean norm of all leaves together."""
-    return jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(grads)))
+    leaves = jax.tree.leaves(grads)
+    # A sum is a kernel. Of large leaves the copy would cost more, and sharded ones would be gathered.
+    if on_gpu() and sum(leaf.size for leaf in leaves) <= LARGEST_FLAT:
+        leaves = [jnp.concatenate([leaf.reshape(-1) for leaf in leaves])]
+    return jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in leaves))

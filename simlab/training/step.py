@@ -38,6 +38,8 @@ from simlab.training.staleness import rollout_params, update_past_params
 
 Metrics = dict[str, Array]
 
+UPDATE_METRICS = ("grad_norm", "clip_fraction", "clip_fraction_positive", "clip_fraction_negative")
+"""The metrics of one minibatch update, from `policy_gradient`."""
 VOCABULARY_COLUMNS = frozenset(("logp_vocabulary", "logp_infer_vocabulary", "sum_squared_probabilities"))
 
 
@@ -192,17 +194,19 @@ def _update_policy(
     key = jax.random.fold_in(stream(state.key, "gradient"), state.step)
     draws = jax.random.fold_in(stream(state.key, "objective"), state.step)
 
-    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Metrics]:
+    def update(carry: tuple[Params, PyTree], part: tuple) -> tuple[tuple[Params, PyTree], Array]:
         params, opt_state = carry
         number, (trajectory, batch, terms) = part
         batch = replace(batch, key=jax.random.fold_in(draws, number))
         grads, metrics = policy_gradient(recipe, params, trajectory, batch, terms)
         grads = round_gradient(grads, recipe.gradient_site, jax.random.fold_in(key, number))
-        return recipe.optimizer.update(grads, opt_state, params, factor), metrics
+        # In one array: XLA writes each output of a scan by a GPU kernel of its own.
+        measured = jnp.stack([metrics[name] for name in UPDATE_METRICS])
+        return recipe.optimizer.update(grads, opt_state, params, factor), measured
 
     numbered = jnp.arange(recipe.minibatches), parts
-    (params, opt_state), metrics = lax.scan(update, (state.params, state.opt_state), numbered)
-    return params, opt_state, metrics
+    (params, opt_state), measured = lax.scan(update, (state.params, state.opt_state), numbered)
+    return params, opt_state, dict(zip(UPDATE_METRICS, measured.T, strict=True))
 
 
 def round_gradient(grads: Params, site: Site, key: Array) -> Params:

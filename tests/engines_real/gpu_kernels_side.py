@@ -29,7 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from experiments.regimes import BASE
 from simlab.sweeps import compilation
 from simlab.sweeps.config import run_config
-from simlab.sweeps.program import stack_shapes
+from simlab.sweeps.program import stack_shapes, swept_recipe
 
 H200 = """
 gpu_device_info {
@@ -114,6 +114,11 @@ def loops(computations: dict[str, list[str]]) -> list[dict[str, int]]:
     return sorted(counted, key=lambda counts: -sum(counts.values()))
 
 
+def count_scatters(computations: dict[str, list[str]]) -> int:
+    """Count scatters, which may add with atomics in an order that differs from call to call."""
+    return sum(" scatter(" in line for lines in computations.values() for line in lines)
+
+
 def largest_body(text: str) -> list[str]:
     """Return the kinds of what the host starts in an iteration of the largest loop of a thunk sequence."""
     bodies: list[list[str]] = []
@@ -151,7 +156,7 @@ def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
 def main(engine: str, folder: str) -> None:
     """Print kernels of the loops of `sample` and `learn`, and what starts them, under an inference engine."""
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": 10, "seed": 0}
-    recipe, state = stack_shapes(run_config({**BASE, **changes}), RUNS_PER_BATCH)
+    recipe, state = stack_shapes(swept_recipe(run_config({**BASE, **changes})), RUNS_PER_BATCH)
     sampling = compilation.sampling_recipe(recipe)
     arguments = sampling, compilation._sampled_part(state)
     shapes = jax.eval_shape(compilation._sample_leaves, *arguments)
@@ -162,9 +167,11 @@ def main(engine: str, folder: str) -> None:
             compilation._learn_leaves,
             (compilation.learning_recipe(recipe), state, trajectory),
         )
-    kernels = {name: loops(compile_for_gpu(*each)) for name, each in programs.items()}
+    compiled = {name: compile_for_gpu(*each) for name, each in programs.items()}
+    kernels = {name: loops(computations) for name, computations in compiled.items()}
+    scatters = {name: count_scatters(computations) for name, computations in compiled.items()}
     starts = {name: host_starts(folder, each[0].__name__) for name, each in programs.items()}
-    print(json.dumps({"kernels": kernels, "starts": starts}))
+    print(json.dumps({"kernels": kernels, "scatters": scatters, "starts": starts}))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ import pytest
 from tests.engines_real.frameworks import ROOT, interpreter
 
 pytestmark = pytest.mark.engines
-# Measured with jax 0.10.2 on 2026-11-28 at 64 runs per batch of the flagship's shape, autotuning off. One
-# kernel of fused attention replaces several in each layer.
-MOST = {("f32", "sample"): 48, ("f32-flash", "sample"): 41, ("bf16", "sample"): 69, ("f32", "learn"): 251}
+# Measured with jax 0.10.2 on 2026-11-30 at 64 runs per batch of the flagship's shape, autotuning off. One
+# kernel of fused attention replaces several in each layer. The targets for float32 are 40 per decoded token
+# and 150 per minibatch.
+MOST = {("f32", "sample"): 39, ("f32-flash", "sample"): 36, ("bf16", "sample"): 68, ("f32", "learn"): 130}
 
 
 @pytest.fixture(scope="module", params=["f32", "f32-flash", "bf16"])
@@ -29,6 +30,11 @@ def test_kernels_per_token_and_minibatch_do_not_grow(compiled):
     engine, printed = compiled
     for name, bodies in printed["kernels"].items():
         assert 0 < sum(bodies[0].values()) <= MOST[engine, name], name
+
+
+def test_no_function_adds_with_atomics(compiled):
+    _, printed = compiled
+    assert not any(printed["scatters"].values())
 
 
 def test_each_iteration_is_one_command_buffer(compiled):

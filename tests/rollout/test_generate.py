@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from simlab.core.streams import draw_array, stream
 from simlab.engines import ENGINES, Engine, Linear, Site
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import init_params
 from simlab.models.transformer import logits, response_logps
 from simlab.rollout import GREEDY, SamplingParams, generate
+from simlab.rollout.noise import InjectedNoise
 from tests.compiling import compile_quickly
 from tests.tolerances import assert_exact
 
@@ -109,6 +111,28 @@ def test_responses_depend_on_key(params, trajectory):
 def test_nothing_ends_before_the_minimum_length(params):
     trajectory = sample(params, Engine(), SamplingParams(min_length=LENGTH), jax.random.key(1))
     assert np.asarray(trajectory.mask).all()
+
+
+def test_end_token_is_drawn_from_the_minimum_length_on(params):
+    keys = jax.random.split(jax.random.key(1), 8)
+    samples = [sample(params, Engine(), SamplingParams(min_length=2), key).mask.sum(-1) for key in keys]
+    # The shortest response has two tokens and its end.
+    assert np.min(samples) == 3
+
+
+def test_fresh_noise_is_keyed_by_the_position_of_a_token(params):
+    noise, key = InjectedNoise(scale=2.0), jax.random.key(1)
+    trajectory = sample(params, Engine(), SamplingParams(noise=noise), key)
+    read = jax.jit(logits, static_argnums=1)(params, CONFIG, trajectory.tokens, Engine())
+    for position in range(LENGTH):
+        drawn = draw_array(
+            jax.random.normal, jax.random.fold_in(stream(key, "logit noise"), position), read[:, 0].shape
+        )
+        logps = jax.nn.log_softmax(read[:, PROMPTS.shape[1] - 1 + position] + 2.0 * drawn)
+        expected = jnp.take_along_axis(logps, trajectory.responses[:, position, None], axis=1)[:, 0]
+        expected = jnp.where(trajectory.mask[:, position], expected, 0.0)
+        # As above, and a logit of order 10.
+        np.testing.assert_allclose(trajectory.logp_infer[:, position], expected, atol=20 * 64 * 2.0**-24)
 
 
 def test_stochastic_weights_are_drawn_anew_with_each_key(params):

@@ -14,12 +14,13 @@ from simlab.tasks import TASKS
 from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
 from simlab.training.fork import fork
-from simlab.training.loop import CheckpointWriter, learn_from, map_updates, resume, train
-from simlab.training.optimizer import AdamW
+from simlab.training.loop import CheckpointWriter, alternate, learn_from, map_updates, resume, train
+from simlab.training.optimizer import AdamW, clip_norm, global_norm
 from simlab.training.recipe import initial_state
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
 from simlab.training.step import learn, rollout
 from simlab.training.warm_start import WarmStart, warm_start
+from tests.tolerances import assert_ulp
 from tests.training.recipes import DENSE, MOE, QUICK, assert_same_tree, differ, small_recipe, small_state
 
 # Every part of the state that a run may carry, but a critic.
@@ -187,6 +188,20 @@ def test_the_loop_spends_no_array_of_the_caller():
     assert not key.is_deleted()
 
 
+def test_alternate_fetches_all_metrics_in_one_transfer(monkeypatch):
+    transfers, fetch = [], jax.device_get
+    monkeypatch.setattr(jax, "device_get", lambda tree: transfers.append(tree) or fetch(tree))
+    state, metrics = alternate(
+        lambda state: (state + 1, {"measured": jnp.float32(0.5)}),
+        lambda state, data: (data, {"sum": state + data}),
+        jnp.float32(0),
+        3,
+    )
+    assert len(transfers) == 1
+    assert (float(state), metrics["sum"].tolist()) == (3, [1, 3, 5])
+    assert metrics["measured"].tolist() == [0.5, 0.5, 0.5]
+
+
 def test_chunks_must_divide_the_steps():
     with pytest.raises(ValueError, match="chunk 3 does not divide the 4 steps"):
         train(RECIPE, small_state(RECIPE), 4, chunk=3)
@@ -207,6 +222,22 @@ def test_adamw_is_that_of_optax():
             updates, other = reference.update(grads, other, theirs)
         theirs = optax.apply_updates(theirs, updates)
     np.testing.assert_allclose(ours["w"], theirs["w"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.1, 10.0])
+def test_clip_norm_has_the_bits_of_optax(size):
+    grads = {"a": size * jnp.asarray([[0.3, -0.7], [0.1, 0.9]]), "b": size * jnp.arange(3.0)}
+    ours = jax.jit(lambda grads: clip_norm(grads, 0.5))(grads)
+    clip = optax.clip_by_global_norm(0.5)
+    assert_same_tree(ours, jax.jit(lambda grads: clip.update(grads, clip.init(grads))[0])(grads))
+
+
+def test_global_norm_on_a_gpu_is_that_of_the_leaves(monkeypatch):
+    grads = {"a": jnp.asarray([[0.3, -0.7], [0.1, 0.9]]), "b": jnp.arange(3.0)}
+    expected = global_norm(grads)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    # Two orders of six additions; the root halves their error.
+    assert_ulp(global_norm(grads), expected, 8)
 
 
 def test_warm_starts_learn_and_survive_on_disk(tmp_path):
