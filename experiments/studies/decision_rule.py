@@ -33,7 +33,7 @@ from simlab.studies.sequential import Looks
 from simlab.studies.statistics import holm
 from simlab.studies.verdicts import ALPHA, p_supported
 
-STUDIES, SMOKE_STUDIES = 4000, 50
+STUDIES, SMOKE_STUDIES = 16_000, 50
 TRUTHS = {"no effect": 0.0, "at the margin": 1.0, "twice the margin": 2.0}
 DESIGNS = {"8 policies, one look": (8,), "16 and 24 policies": LOOKS}
 DISTRIBUTIONS = ("normal", "stored residuals")
