@@ -94,6 +94,7 @@ MODELS = {
     for prefix, model in (("chain", "dense"), ("chain, MoE", "MoE"))
 }
 RLOO, RLOO_BF16 = "chain: RLOO", "chain: RLOO, BF16"
+RATES = ("", ", halving", ", mean rate of halving")
 RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
 SCHEDULES = ("no schedule", "triggered", "BF16", "triggered late")
 NARROW, BROAD = (arms(prefix, *SCHEDULES) for prefix in ("length", "length, wide"))
@@ -113,7 +114,7 @@ VARIANTS = (
     *("ACRL, squared", "ACRL, KL", "ACRL, moving X"),
     *(f"discrepancy penalty {size}" for size in ("0.3", "1", "3")),
 )
-HALVINGS = (NONE, "chain: no correction, halving", "chain: token MIS", "chain: token MIS, halving", BF16)
+HALVINGS = (NONE, f"{NONE}, halving", *arms("chain", *(f"token MIS{rate}" for rate in RATES)), BF16)
 LEVELS = (NONE, "chain: ACRL per sequence", ACRL, "chain: ACRL per batch", BF16)
 MARKS = "Lines and marks: mean over initial policies; dots: initial policies; bars: family-wise CI."
 RECOVERY = Leveled(
