@@ -170,6 +170,7 @@ def extend(
     tokens: Int[AnyArray, "B T"],
     start: Int[Array, ""] | int,
     replayed: Int[AnyArray, "B T L top_k"] | None = None,
+    rows: PromptRows | None = None,
 ) -> Forward:
     """Run the forward pass on `tokens`, which follow the positions that `caches` hold.
 
@@ -183,24 +184,16 @@ def extend(
         tokens: int32 [B, T], at positions start to start + T - 1.
         start: Number of positions already in the caches.
         replayed: Experts to use instead of the engine's own choice, int32 [B, T, L, top_k].
+        rows: Shapes of prompts and responses, of which all `tokens` are rows; `start` is 0 then.
 
     Returns:
         The hidden states, the extended caches, and what else a `Forward` holds.
     """
     length, steps = cache_length(caches), np.arange(tokens.shape[1], dtype=np.int32)
-    reading = _positions(config, length, start + steps, start)
-    return _read(weights, config, engine, caches, tokens, reading, replayed)
-
-
-def _read(
-    weights: Weights,
-    config: TransformerConfig,
-    engine: Engine,
-    caches: Caches,
-    tokens: AnyArray,
-    reading: Positions,
-    replayed: AnyArray | None = None,
-) -> Forward:
+    if rows is None:
+        reading = _positions(config, length, start + steps, start)
+    else:
+        reading = _row_positions(config, rows, len(tokens))
     block = partial(_block, config, engine, reading)
     embedding = embed_tokens(weights["embedding"], tokens)
     stream, experts = Stream(embedding, embedding), None
@@ -455,8 +448,7 @@ def _read_shared(
     if isinstance(caches, tuple) and rows.fits(config, engine):
         tokens = rows.join(prompts, response_inputs)
         caches = empty_cache(config, len(tokens), rows.length)
-        reading = _row_positions(config, rows, len(tokens))
-        return rows.split(_read(weights, config, engine, caches, tokens, reading).hidden), None
+        return rows.split(extend(weights, config, engine, caches, tokens, 0, rows=rows).hidden), None
     first, later = (
         (None, None) if replayed is None else (replayed[::group_size, :length], replayed[:, length:])
     )

@@ -124,7 +124,7 @@ class SwitchObjective:
 
     @property
     def selection(self) -> Hashable:
-        """What selects the stages, before it is traced: equal for objectives that differ in numbers alone."""
+        """Choice of all stages, before it is traced: equal for objectives that differ in numbers alone."""
         indices, applies = tuple(self.indices.items()), tuple(self.applies.items())
         return indices, applies, self.all_in_baseline, self.filter_groups, self.alternatives
 
