@@ -63,14 +63,16 @@ class Family:
 
 
 def load_families() -> list[Family]:
-    """Return the families of the stored results; without contrasts that do not vary."""
+    """Return the families of registered criteria with stored results, without contrasts that do not vary."""
     claims, measured = load_claims(), measurements()[0]
     families = []
     for paper in load_papers():
         sampled = [
             (each.trial.primary, each.primary)
             for each in measured
-            if claims[each.trial.claim].paper == paper and each.trial.primary.contrast
+            if claims[each.trial.claim].paper == paper
+            and each.trial.primary.contrast
+            and not each.trial.is_exploratory
         ]
         means = tuple(
             (each, known) for each, known in sampled if isinstance(known, RatioOfMeans) and _varies(known)
@@ -251,6 +253,6 @@ EXPERIMENT = Experiment(
         "margin; power at least as claimed for the last analysis at the Bonferroni level."
     ),
     run=run,
-    minutes=4.0,
+    minutes=7.0,
     kind="measurement",
 )

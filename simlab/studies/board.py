@@ -209,9 +209,12 @@ def decide_board(measured: Sequence[Measured]) -> list[Row]:
     powers: dict[Key, float | None] = {}
     for paper in load_papers():
         members = [each for each in measured if claims[each.trial.claim].paper == paper]
-        evidence |= {_key(each.trial): each for each in decide_family(members)}
-        family = primary_family(list(claims.values()), paper)
-        powers |= {_key(each.trial): _power(each, family) for each in members}
+        registered = [each for each in members if not each.trial.is_exploratory]
+        # Exploratory trials were added after the runs, so they do not change the levels of the others.
+        for family in (members, registered):
+            evidence |= {_key(each.trial): each for each in decide_family(family)}
+        sizes = {kind: primary_family(list(claims.values()), paper, kind) for kind in (False, True)}
+        powers |= {_key(each.trial): _power(each, sizes[each.trial.is_exploratory]) for each in members}
     rows: list[Row] = []
     for claim in claims.values():
         for trial in claim.trials:

@@ -155,14 +155,15 @@ def _tail(bound: float, freedom: int, shift: float) -> float:
     return beyond if np.isfinite(beyond) else float(stats.norm.sf(bound - shift))
 
 
-def primary_family(claims: Sequence[Claim], paper: str) -> int:
-    """Return the number of sampled primary criteria of a paper."""
-    return count_sampled([trial for claim in claims if claim.paper == paper for trial in claim.trials])
+def primary_family(claims: Sequence[Claim], paper: str, is_exploratory: bool = False) -> int:
+    """Return for how many primary criteria of a paper one is corrected: an exploratory one for all."""
+    trials = [trial for claim in claims if claim.paper == paper for trial in claim.trials]
+    return count_sampled(trials, is_exploratory)
 
 
-def count_sampled(trials: Sequence[Trial]) -> int:
-    """Return the number of primary criteria with a sampling error."""
-    return sum(trial.primary.is_sampled for trial in trials)
+def count_sampled(trials: Sequence[Trial], is_exploratory: bool = False) -> int:
+    """Return the number of primary criteria with a sampling error, with or without exploratory ones."""
+    return sum(each.primary.is_sampled for each in trials if is_exploratory or not each.is_exploratory)
 
 
 def _std(sample: RatioOfMeans) -> float:

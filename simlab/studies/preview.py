@@ -84,7 +84,7 @@ def _describe_claim(
     claim, policies = claims[trial.claim], 0
     if design is not None and (arms := arms_of([trial])):
         policies = min(len(design.arms[arm].initial_policies) for arm in arms)
-    family = primary_family(list(claims.values()), claim.paper)
+    family = primary_family(list(claims.values()), claim.paper, trial.is_exploratory)
     return {
         "claim": claim.id,
         "statement": claim.statement,
