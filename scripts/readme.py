@@ -361,6 +361,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gpu_speed": gpu_speed,
     "held_out_gaps": held_out_gaps,
     "leaderboard_regime": leaderboard_regime,
+    "hacking_error": lambda: load_script("verdict_tables").largest_error("hacking"),
     "lr_error": lambda: load_script("verdict_tables").largest_error("lr"),
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
     "model_size": model_size,
