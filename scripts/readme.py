@@ -202,12 +202,12 @@ def step_speed() -> str:
 
 
 def first_steps() -> str:
-    """Return the seconds to the end of a sweep of one step in a new process, from `bench_compile`."""
+    """Return the seconds of a new process that sweeps one step, its imports included, from `bench_compile`."""
     if not is_stored("bench_compile"):
         return "not run"
     rows: Any = load_stored("bench_compile").table("first_steps").to_dict("records")
     return ", ".join(
-        f"{row['cache']} {row['seconds']:.1f} s ({row['cpu_seconds']:.1f} CPU s)" for row in rows
+        f"{row['cache']} {row['process_seconds']:.1f} s ({row['cpu_seconds']:.1f} CPU s)" for row in rows
     )
 
 
@@ -323,7 +323,8 @@ def gpu_speed() -> str:
     stored = load_stored("bench_gpu")
     rows: Any = stored.table("batch_sizes").query("stage == 'step'").tail(2)
     rates = " and ".join(f"{row.run_steps_per_s:,.0f} with {row.runs_per_batch}" for row in rows.itertuples())
-    return f"{stored.manifest['device']['kind']}: {rates} runs per batch"
+    made = f"commit {stored.manifest['commit'][:7]}, JAX {stored.manifest['versions']['jax']}"
+    return f"{stored.manifest['device']['kind']}: {rates} runs per batch ({made})"
 
 
 def e4m3_collapses(experiment: str) -> str:
