@@ -202,7 +202,7 @@ def step_speed() -> str:
 
 
 def first_steps() -> str:
-    """Return the seconds of a new process that sweeps one step, its imports included, from `bench_compile`."""
+    """Return the seconds of a process that sweeps one step, imports included, from `bench_compile`."""
     if not is_stored("bench_compile"):
         return "not run"
     rows: Any = load_stored("bench_compile").table("first_steps").to_dict("records")
@@ -323,7 +323,8 @@ def gpu_speed() -> str:
     stored = load_stored("bench_gpu")
     rows: Any = stored.table("batch_sizes").query("stage == 'step'").tail(2)
     rates = " and ".join(f"{row.run_steps_per_s:,.0f} with {row.runs_per_batch}" for row in rows.itertuples())
-    made = f"commit {stored.manifest['commit'][:7]}, JAX {stored.manifest['versions']['jax']}"
+    commit, version = stored.manifest["commit"] or "unknown", stored.manifest["versions"]["jax"]
+    made = f"commit {commit[:7]}, JAX {version}"
     return f"{stored.manifest['device']['kind']}: {rates} runs per batch ({made})"
 
 
