@@ -232,7 +232,7 @@ def _power(measured: Measured, family: int) -> float | None:
     looks, policies = planned_looks(measured.manifest), sample.num_policies
     if looks and policies < looks[0]:
         return 0.0  # so few policies decide nothing
-    policies = max(policies, *looks[-1:])
+    policies = max((policies, *looks[-1:]))
     found = sample_power(sample, criterion, policies, family)
     return None if found is None else found.power
 

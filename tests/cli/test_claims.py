@@ -28,7 +28,7 @@ runner = CliRunner()
 RULE = primary(m.REWARD, minus("a", "b"), "positive", 0.2, because="rule & reason")
 TRIAL = Trial("tis", (RULE,), Regime("a <unit>"))
 CLAIM = Claim("H7", "hacking", "</script><b>", "Fig. 1", "dynamics", (TRIAL,))
-SPREAD = np.array([-0.1, 0.0, 0.1, 0.05, -0.05])
+SPREAD = np.array([-0.1, 0.0, 0.1, 0.05, -0.05, 0.0])
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_json_holds_every_claim_and_the_schema(shop):
     (row,) = [row for row in rows if row["id"] == "H7"]
     (criterion,) = row["criteria"]
     assert (row["verdict"], row["registered"], row["regime"]) == ("reproduced", "after", "a <unit>")
-    assert (criterion["estimate"], criterion["policies"], criterion["verdict"]) == (1.0, 5, "supported")
+    assert (criterion["estimate"], criterion["policies"], criterion["verdict"]) == (1.0, 6, "supported")
     assert criterion["ci_low"] > criterion["margin"] == 0.2
     assert criterion["adjusted_p"] == criterion["p"] < 0.05
     shown = runner.invoke(app, ["claims", "--paper", "hacking", "--results", str(shop)])

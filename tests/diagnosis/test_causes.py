@@ -209,9 +209,9 @@ def test_classifier_of_the_package_is_the_measured_one():
     for row in results.table("summary").to_dict("records"):
         assert measured[row["group"]] == pytest.approx(row)
     faults, no_fault = measured["faults of realistic size"], measured["no fault"]
-    assert f"of the faults named first ({faults['named_first']:.1%}," in text
+    assert f"of the faults are named first ({faults['named_first']:.1%}," in text
     assert f"confidently wrong ({faults['confidently_wrong']:.1%})" in text
-    assert f"named `rounding`, is missed ({no_fault['named_first']:.1%}," in text
+    assert f"named `rounding` ({no_fault['named_first']:.1%}," in text
 
 
 def test_rows_of_the_fit_are_those_of_the_product():

@@ -15,7 +15,7 @@ from simlab.objectives import TokenBatch, prepare_batch
 from tests.metrics.strategies import compiled
 from tests.objectives.framework_comparison import EPS, FACTORS, GROUP_SIZE, worst
 from tests.objectives.framework_comparison import batch_from as batch_of_losses
-from tests.objectives.test_against_verl import GRPO, OBJECTIVE_OF, REJECTIONS, WEIGHTS, rejecting
+from tests.objectives.test_against_verl import GRPO, OBJECTIVE_OF, REJECTIONS, WEIGHTS, with_rejection
 
 GOLDENS = Path(__file__).parents[1] / "objectives" / "goldens"
 BATCHES = ("moderate", "extreme")
@@ -111,7 +111,7 @@ def measured(key: str, rule: str, batch: TokenBatch, every: dict):
         alias = alias.replace("weight_", "") + "_rho_sequence"
     if alias in OBJECTIVE_METRICS:
         assert rule in REJECTIONS
-        return alias, OBJECTIVE_METRICS[alias](rejecting(GRPO, rule), batch)
+        return alias, OBJECTIVE_METRICS[alias](with_rejection(GRPO, rule), batch)
     if alias in WEIGHT_METRICS:
         return alias, weighed(WEIGHTS[rule](prepare_batch(batch), None), batch.mask)[alias]
     if alias.startswith("fraction_rho"):

@@ -162,8 +162,8 @@ def test_budget_command(app):
     ("options", "message"),
     [
         (["--format", "bf6"], "did you mean 'bf16'"),
-        ([], "give either"),
-        (["--format", "bf16", "--rho-std", "0.1"], "give either"),
+        ([], "must be given, and not both"),
+        (["--format", "bf16", "--rho-std", "0.1"], "must be given, and not both"),
         (["--rho-std", "-1"], "rho_std must be between 0 and"),
     ],
 )

@@ -11,7 +11,7 @@ from simlab.training.schedules import (
     Cosine,
     Halving,
     LengthTriggered,
-    Linear,
+    LinearDecay,
     MismatchTriggered,
 )
 from tests.tolerances import assert_exact
@@ -39,8 +39,8 @@ def factors(schedule, series):
     [
         (Constant(), {0: 1.0, 99: 1.0}),
         (Constant(lr_warmup_steps=4), {0: 0.25, 1: 0.5, 3: 1.0, 9: 1.0}),
-        (Linear(steps=10, min_lr_ratio=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
-        (Linear(steps=10, lr_warmup_steps=2), {0: 0.5, 2: 1.0, 6: 0.5, 10: 0.0}),
+        (LinearDecay(steps=10, min_lr_ratio=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
+        (LinearDecay(steps=10, lr_warmup_steps=2), {0: 0.5, 2: 1.0, 6: 0.5, 10: 0.0}),
         (Cosine(steps=10, min_lr_ratio=0.2), {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
         (Halving(period=10, lr_warmup_steps=2), {0: 0.5, 8: 1.0, 9: 0.5, 18: 0.5, 19: 0.25, 39: 0.1}),
     ],
