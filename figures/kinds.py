@@ -395,7 +395,7 @@ def draw_forest(
     if not known:
         axis.set(xlabel=label)
         return
-    axis.set(xlabel=f"{label}\n(bars: {name_level(level)})")
+    axis.set(xlabel=f"{label}\nbars: {name_level(level)}")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean (n)", (1.02, 0.8), color=MUTED, **text)
     values: Any = ends

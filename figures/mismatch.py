@@ -41,7 +41,7 @@ SCATTERED = {"chain: token TIS": "token TIS", NONE: "no correction", CONTROL: "B
 DISTORTED = ("chain: GSPO, delta 3", "chain: GSPO", NONE, CONTROL)
 BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
 MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
-ROUNDED = {"chain: FP8": "nearest FP8", NONE: "truncation to 2 bits", CONTROL: "BF16 control"}
+ROUNDED = {"chain: FP8": "to nearest, 2 and 1 bits", NONE: "truncated, 2 and 3 bits", CONTROL: "BF16 control"}
 METRICS = {
     "rms_log_rho": "RMS log $\\rho$",
     "abs_seq_log_ratio": "|sequence log $\\rho$|",

@@ -72,11 +72,9 @@ def curves(
 
 
 def smooth(curve: Any, average: str = "mean") -> Any:
-    """Return the centered moving mean or median of a series; its window shrinks at both ends."""
-    half, last = int(WINDOW * len(curve) - 1) // 2, len(curve) - 1
-    reaches = [min(half, at, last - at) for at in range(len(curve))]
-    windows = (curve.iloc[at - reach : at + reach + 1] for at, reach in enumerate(reaches))
-    return pd.Series([getattr(window, average)() for window in windows], curve.index, dtype=float)
+    """Return the centered moving mean or median of a series; NaN at the ends, where no window is complete."""
+    half = max(0, int(WINDOW * len(curve) - 1) // 2)
+    return getattr(curve.rolling(2 * half + 1, center=True), average)()
 
 
 def pool_tokens(rows: pd.DataFrame, column: str, by: Sequence[str]) -> pd.Series:
