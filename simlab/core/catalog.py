@@ -12,7 +12,7 @@ COMMANDS = {
     "engine pair": "simlab list pairs",
     "engine": "simlab list engines",
     "objective": "simlab list objectives",
-    "suffix": "simlab list objectives",
+    "modifier": "simlab list objectives",
     "format": "simlab list formats",
     "task": "simlab list tasks",
     "model": "simlab list models",

@@ -3,10 +3,10 @@
 import jax
 
 
-def on_gpu() -> bool:
-    """Return whether functions are traced for a GPU.
+def is_gpu_backend() -> bool:
+    """Return whether JAX traces functions for a GPU.
 
-    There the number of kernels decides the time of a small model. Some functions have a form of fewer kernels
-    for it, which differs from that of the CPU in the order of float32 sums alone.
+    On a GPU the number of kernels decides the time of a small model, so some functions have a form with fewer
+    kernels. It differs from the form for a CPU only in the order of float32 sums.
     """
     return jax.default_backend() == "gpu"

@@ -6,7 +6,7 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
-from simlab.core.device import on_gpu
+from simlab.core.device import is_gpu_backend
 from simlab.engines.accumulate import Accumulator, Float32Sum
 
 LANES = 16
@@ -48,7 +48,7 @@ def is_order_free(products: Accumulator | None) -> bool:
 
     On a GPU, where a tree is a kernel of its own, it may if its products depend on the shapes anyway.
     """
-    return on_gpu() and isinstance(products, Float32Sum)
+    return is_gpu_backend() and isinstance(products, Float32Sum)
 
 
 def sum_of_row(x: Float[AnyArray, "*B N"], products: Accumulator | None) -> Float[Array, "*B"]:

@@ -1,7 +1,7 @@
-"""Prompts as rows of the pass over their responses, which halves the kernels of scoring.
+"""Score prompts and responses in one pass on a GPU, which needs half of the kernels.
 
-Elsewhere prompts are read first, and their caches repeated for the responses. Here the G responses to a
-prompt and, last, the prompt itself are the rows of a set; all rows are padded to one width.
+On a CPU, prompts are read first, and their caches are repeated for the responses. On a GPU the G responses to
+a prompt and, last, the prompt itself are the rows of a set, and all rows are padded to one width.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from simlab.core.arrays import AnyArray
-from simlab.core.device import on_gpu
+from simlab.core.device import is_gpu_backend
 from simlab.engines import Engine, Linear, Site
 from simlab.formats import Scaling
 from simlab.models.config import TransformerConfig
@@ -40,11 +40,13 @@ class PromptRows(NamedTuple):
         return self.prompt_length + self.width
 
     def fits(self, config: TransformerConfig, engine: Engine) -> bool:
-        """Return whether one pass has the values of two, at a similar cost, on a device that gains by it."""
+        """Return whether the device is a GPU, and one pass computes what two do at a similar cost."""
         tokens = self.prompt_length + self.group_size * self.response_length
         is_small = (self.group_size + 1) * self.width <= LARGEST_PADDING * tokens
         has_both = self.group_size > 1 and self.response_length > 0
-        return on_gpu() and has_both and is_small and not config.num_experts and _rounds_by_token(engine)
+        return (
+            is_gpu_backend() and has_both and is_small and not config.num_experts and _rounds_by_token(engine)
+        )
 
     def join(self, prompts: AnyArray, responses: AnyArray) -> Array:
         """Return the rows [N (G + 1), W] of prompts [N G, P] and responses [N G, R]."""

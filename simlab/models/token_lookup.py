@@ -10,7 +10,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from simlab.core.arrays import AnyArray
-from simlab.core.device import on_gpu
+from simlab.core.device import is_gpu_backend
 from simlab.engines.accumulate import float32_dot
 
 LARGEST_ONE_HOT = 1024
@@ -19,7 +19,7 @@ LARGEST_ONE_HOT = 1024
 
 def pick_tokens(values: Float[AnyArray, "*B V"], tokens: Int[AnyArray, "*B"]) -> Float[Array, "*B"]:
     """Return the entries of `values` [..., V] at `tokens` [...]."""
-    if on_gpu():
+    if is_gpu_backend():
         return _pick_by_comparison(values, tokens)
     return jnp.take_along_axis(values, tokens[..., None], axis=-1)[..., 0]
 
@@ -30,7 +30,7 @@ def embed_tokens(embedding: Float[AnyArray, "V D"], tokens: Int[AnyArray, "*B"])
     On a GPU the gradient of a vocabulary of at most `LARGEST_ONE_HOT` tokens is a product: its order of sums
     differs from that of a CPU, and is the same in every call.
     """
-    if on_gpu() and embedding.shape[0] <= LARGEST_ONE_HOT:
+    if is_gpu_backend() and embedding.shape[0] <= LARGEST_ONE_HOT:
         return _embed_by_product(embedding, tokens)
     return embedding[tokens]
 

@@ -89,8 +89,8 @@ def _engine(name: str, entry: Entry) -> PyTree:
 
 
 def _objective(name: str, entry: Entry) -> PyTree:
-    base, *suffixes = name.split("+")
-    return with_modifiers(entry(OBJECTIVES, base, "objective"), suffixes, name)
+    base, *modifiers = name.split("+")
+    return with_modifiers(entry(OBJECTIVES, base, "objective"), modifiers, name)
 
 
 def _site(name: str, entry: Entry) -> PyTree:
@@ -420,9 +420,9 @@ def _overridden(objective: PyTree, name: str, changes: Table) -> Read:
 
 @cache
 def override_owners() -> dict[str, list[str]]:
-    """Return each override of the built-in objectives with the suffixes and presets that have it."""
+    """Return each override of the built-in objectives with the modifiers and presets that have it."""
     owners: dict[str, list[str]] = {}
-    for owner in (*(f"+{suffix}" for suffix in OBJECTIVE_MODIFIERS), *OBJECTIVES):
+    for owner in (*(f"+{modifier}" for modifier in OBJECTIVE_MODIFIERS), *OBJECTIVES):
         record = get_objective(f"grpo{owner}" if owner.startswith("+") else owner)
         for override in override_names(record):
             owners.setdefault(override, []).append(owner)

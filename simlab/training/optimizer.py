@@ -8,7 +8,7 @@ import optax
 from jax import Array, lax
 from jaxtyping import Float, PyTree
 
-from simlab.core.device import on_gpu
+from simlab.core.device import is_gpu_backend
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.ranges import NOT_NEGATIVE, TINY, Range
 from simlab.models.parameters import Params
@@ -69,6 +69,6 @@ def global_norm(grads: PyTree) -> Float[Array, ""]:
     """Return the Euclidean norm of all leaves together."""
     leaves = jax.tree.leaves(grads)
     # A sum is a kernel. Of large leaves the copy would cost more, and sharded ones would be gathered.
-    if on_gpu() and sum(leaf.size for leaf in leaves) <= LARGEST_FLAT:
+    if is_gpu_backend() and sum(leaf.size for leaf in leaves) <= LARGEST_FLAT:
         leaves = [jnp.concatenate([leaf.reshape(-1) for leaf in leaves])]
     return jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in leaves))

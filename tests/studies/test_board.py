@@ -85,6 +85,14 @@ def test_json_follows_the_schema_and_the_rules(shipped):
             assert each["verdict"] == ("inconclusive" if is_early and each["primary"] else expected)
 
 
+def test_shipped_criteria_are_supported_where_their_p_is_small(shipped):
+    """Sign flips of very few policies reach no small p; an interval alone supports nothing."""
+    tested = [each for row in shipped.rows for each in row.criteria if row.evidence and each.p is not None]
+    assert len(tested) > 100
+    wrong = [each for each in tested if (each.verdict == "supported") != (each.p <= each.alpha)]
+    assert not wrong
+
+
 def test_board_states_power_of_each_sampled_primary(shipped):
     rows = {(row.id, row.experiment): row for row in shipped.rows}
     wide = rows["V3", "vexact_dynamics"]

@@ -230,6 +230,7 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
             r"engines: unknown inference engine of the pair 'f32/fp7', 'fp7'; allowed: f32, ",
         ),
         ({"objective": "grpo+tos"}, r"objective: unknown modifier 'tos'; did you mean .* allowed: tis, "),
+        ({"objective": "grpo+xyzzy"}, r"unknown modifier 'xyzzy'; allowed: tis, .* simlab list objectives"),
         ({"objective.clip": 2}, r"unknown field of objective 'clip'; did you mean 'clip_low'\? allowed: "),
         ({"objective.clip_low": -1}, r"objective: invalid clip_low -1.0; allowed: 0 to inf"),
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),
