@@ -19,6 +19,7 @@ EXPERIMENTS: dict[str, str] = {
     "grpo_variants": "experiments.papers.recent:GRPO_VARIANTS",
     "routing_replay": "experiments.papers.recent:ROUTING_REPLAY",
     "remedies": "experiments.papers.recent:REMEDIES",
+    "remedies_repeated": "experiments.papers.recent:REMEDIES_REPEATED",
     "identical_engines": "experiments.papers.vexact:IDENTICAL_ENGINES",
     "cancel_dynamics": "experiments.papers.cancel:CANCEL_DYNAMICS",
     "acrl_algorithms": "experiments.papers.acrl:ACRL_ALGORITHMS",

@@ -46,6 +46,11 @@ CHAINS = Regime(
 NEW_CHAINS = replace(
     CHAINS, name="chains, new policies, truncation", untreated="chain, new policies: no correction"
 )
+REPEATED_CHAINS = replace(
+    NEW_CHAINS,
+    name="chains, new policies, three runs each, truncation",
+    untreated="chain, new policies, three runs: no correction",
+)
 NEAREST_CHAINS = replace(
     CHAINS,
     name="chains, 2 and 1 bits to nearest",

@@ -22,7 +22,15 @@ from experiments.arms.chains import (
 from experiments.arms.changes import EQUAL, TRUNCATED, objective
 from experiments.arms.length import LENGTH_ARMS
 from experiments.arms.moe import AT_REST, MOE_MODEL, R3, REST_RATE, REST_STEPS, ROUTER_ARMS
-from experiments.arms.names import STEADY_RATE, chain_arm, moe_arm, new_arm, rest_arm, steady_arm
+from experiments.arms.names import (
+    STEADY_RATE,
+    chain_arm,
+    moe_arm,
+    new_arm,
+    repeated_arm,
+    rest_arm,
+    steady_arm,
+)
 from experiments.arms.on_policy import RLOO_ARMS
 from experiments.policies import CHAIN_POLICIES, MOE_POLICIES, NEW_POLICIES
 from experiments.regimes import CONTROL
@@ -108,6 +116,12 @@ FORK, FORK_OTHER_DATA, FORK_BF16, FORK_SEQ_TIS, EARLY_FORK = FORKS
 ARMS |= {
     new_arm(name): replace(ARMS[chain_arm(name)], initial_policies=NEW_POLICIES)
     for name in (NONE, BF16, TIS, IDENTICAL, BYPASS, ICEPOP, DPPO, IPO, KPOP)
+}
+REPEATS = (1, 2, 3)
+"""Seeds of the arms with three runs from each initial policy; those of `new_arm` have the seed 0."""
+ARMS |= {
+    repeated_arm(name): replace(ARMS[new_arm(name)], seeds=REPEATS)
+    for name in (NONE, BF16, TIS, ICEPOP, IPO, KPOP)
 }
 
 

@@ -29,6 +29,11 @@ def new_arm(name: str) -> str:
     return f"chain, new policies: {name}"
 
 
+def repeated_arm(name: str) -> str:
+    """Return the name of an arm of `new_arm` with three runs from each initial policy."""
+    return f"chain, new policies, three runs: {name}"
+
+
 def halving_arm(name: str) -> str:
     """Return the name of an arm whose learning rate is halved every quarter of the run."""
     return f"{name}, halving"

@@ -3,14 +3,15 @@
 Experiments: `theory_corrections` computes the exact fraction of tokens that each trust region drops, for
 three kinds of growing mismatch. `grpo_variants` trains GRPO with each of DAPO's changes, of which the
 dual clip is verl's default. `routing_replay` scores the responses of MoE policies with and without R3.
-`remedies` trains with trust regions of 2026 and with IcePop.
+`remedies` trains with trust regions of 2026 and with IcePop, `remedies_repeated` with three runs from each
+initial policy.
 """
 
 from math import log
 
 from experiments.arms import acrl, chains
 from experiments.arms.moe import AT_REST
-from experiments.arms.names import chain_arm, new_arm, rest_arm
+from experiments.arms.names import chain_arm, new_arm, repeated_arm, rest_arm
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -26,11 +27,11 @@ from experiments.papers.shared import (
     recovers_more,
     trial,
 )
-from experiments.regimes import CHAINS, MOE_AT_REST, NEW_CHAINS
+from experiments.regimes import CHAINS, MOE_AT_REST, NEW_CHAINS, REPEATED_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import minus
-from simlab.studies.records import EXACT_SUMS, manipulation, primary, secondary, stored_row
+from simlab.studies.records import EXACT_SUMS, Trial, manipulation, primary, secondary, stored_row
 
 dynamics, measurement, _ = claim_makers("recent")
 
@@ -50,7 +51,28 @@ LARGEST_NORM = m.Estimand(
     m.LOG,
 )
 LOG_KL = m.late_log("k3_kl", "KL divergence between the engines")
+REPEATED_NONE, REPEATED_BF16, REPEATED_TIS = map(repeated_arm, (chains.NONE, chains.BF16, chains.TIS))
 REPLAYED = {name: minus(rest_arm(name, replays=True), rest_arm(name)) for name in AT_REST}
+
+
+def _repeated(remedy: str) -> Trial:
+    """Return the trial of a remedy with three runs from each initial policy."""
+    arm, versus_tis = repeated_arm(remedy), ()
+    if arm != REPEATED_TIS:
+        versus_tis = (
+            recovers_more(arm, REPEATED_TIS, REPEATED_NONE, REPEATED_BF16, reward=m.HELD_OUT_REWARD),
+        )
+    return trial(
+        "remedies_repeated",
+        recovers(arm, REPEATED_NONE, REPEATED_BF16, role="primary", reward=m.HELD_OUT_REWARD),
+        recovers(arm, REPEATED_NONE, REPEATED_BF16),
+        *versus_tis,
+        loses(REPEATED_NONE, REPEATED_BF16, m.HELD_OUT_REWARD),
+        regime=REPEATED_CHAINS,
+        note="New runs with other seeds. The seeds of the initial policies are those of `remedies`, which "
+        "suggested it. Repetitions from a policy differ as much as policies do, so three are averaged.",
+    )
+
 
 # fmt: off
 CLAIMS = (
@@ -105,13 +127,19 @@ CLAIMS = (
                 recovers_more(arm, NEW_TIS, NEW_NONE, NEW_BF16, reward=m.HELD_OUT_REWARD),
                 loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD),
                 regime=NEW_CHAINS,
-                note=note))
-        for id, name, arm, reference, note in (
+                note=note),
+            *repeated)
+        for id, name, arm, reference, note, *repeated in (
             ("N5", "DPPO", DPPO, "arXiv 2602.04879", "TV distance, bounds of 0.2."),
-            ("N6", "IPO", IPO, "prime-rl trainer/rl/loss.py, 2026-09", "Bound of 0.3, no KL term."),
-            ("N7", "KPop", KPOP, "Ring blog of 2026-05-26", "Bound of 0.1, as a loss."),
-            ("N8", "IcePop", ICEPOP, "verl decoupled_token_icepop", "Band of 0.5 to 5, on top of GRPO."))
+            ("N6", "IPO", IPO, "prime-rl trainer/rl/loss.py, 2026-09", "Bound of 0.3, no KL term.",
+                _repeated(chains.IPO)),
+            ("N7", "KPop", KPOP, "Ring blog of 2026-05-26", "Bound of 0.1, as a loss.",
+                _repeated(chains.KPOP)),
+            ("N8", "IcePop", ICEPOP, "verl decoupled_token_icepop", "Band of 0.5 to 5, on top of GRPO.",
+                _repeated(chains.ICEPOP)))
     ),
+    dynamics("N9", "Token TIS keeps held-out reward that GRPO loses under mismatch",
+        "Yao et al., TIS blog of 2025-08-05", _repeated(chains.TIS)),
 )
 # fmt: on
 (N1,) = find_claims(CLAIMS, "N1")
@@ -140,4 +168,12 @@ REMEDIES = training_experiment(
     minutes=60.0,
     baseline=NEW_NONE,
     smoke=(KPOP,),
+)
+REMEDIES_REPEATED = training_experiment(
+    "remedies_repeated",
+    "Which corrections keep reward on held-out prompts, with three runs from each initial policy?",
+    CLAIMS,
+    minutes=75.0,
+    baseline=REPEATED_NONE,
+    smoke=(repeated_arm(chains.KPOP),),
 )

@@ -18,9 +18,8 @@ from experiments.studies.repeated_runs import (
     describe_runs,
     join_frames,
     load_policies,
-    policy_folder,
 )
-from experiments.studies.runs import CHUNK, Frames, block_specs, record_arms
+from experiments.studies.runs import CHUNK, Frames, block_specs, policy_folder, record_arms
 from simlab.core.experiment import ExperimentContext
 from simlab.core.pytree import Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
@@ -112,7 +111,7 @@ def run_variants(run: ExperimentContext, names: Sequence[str], block: int | None
             BatchedRun(changed, params, spec.changes["seed"])
             for params, spec in zip(first, wanted, strict=True)
         ]
-        runs.append(describe_runs(name, wanted))
+        runs.append(describe_runs(name, wanted, policy_folder(run)))
         keys = list(runs[-1]["run"])
         trained = stack_members(members, len(members))
         parts, validated = _train_variant(*trained, variant, count, every)

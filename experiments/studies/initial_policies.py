@@ -19,8 +19,8 @@ from experiments.arms.catalog import ARMS
 from experiments.arms.chains import BF16
 from experiments.arms.names import chain_arm, moe_arm
 from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
-from experiments.studies.repeated_runs import load_policies, policy_folder
-from experiments.studies.runs import SMOKE, RunSpec
+from experiments.studies.repeated_runs import load_policies
+from experiments.studies.runs import SMOKE, RunSpec, policy_folder
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import find_engine
 from simlab.models.parameters import Params

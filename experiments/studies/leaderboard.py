@@ -16,7 +16,7 @@ from experiments.papers.vexact import V6
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import observe_arms
 from experiments.studies.resume import check_arms, load_resumed
-from experiments.studies.runs import SEED, Frames, run_arms
+from experiments.studies.runs import Frames, run_arms
 from experiments.studies.stages import Part, run_parts
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
@@ -112,7 +112,7 @@ def _experiment(question: str, contest: Contest, minutes: float) -> Experiment:
         claims=(V6.id,),
         collect_evidence=contest.collect_evidence,
         check_resume=check_arms,
-        design=Design(BASE, arms, contest.named(NONE), (SEED,)),
+        design=Design(BASE, arms, contest.named(NONE)),
         registered={**register((V6,), contest.experiment), V6.id: hash_rule(contest.rule)},
     )
 

@@ -16,14 +16,8 @@ import numpy as np
 from experiments.arms.catalog import MATCHED
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnostics, rows_of_step
-from experiments.studies.repeated_runs import (
-    curves,
-    describe_runs,
-    join_frames,
-    load_policies,
-    policy_folder,
-)
-from experiments.studies.runs import Frames, RunSpec, block_specs, record_arms, run_sweep
+from experiments.studies.repeated_runs import curves, describe_runs, join_frames, load_policies
+from experiments.studies.runs import Frames, RunSpec, block_specs, policy_folder, record_arms, run_sweep
 from simlab.core.experiment import ExperimentContext
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
 from simlab.sweeps import run_config
@@ -88,7 +82,7 @@ def run_matched(run: ExperimentContext, names: Sequence[str], block: int | None)
     for name in names:
         followed = block_specs(MATCHED[name].noise_follows, block, run.smoke)
         wanted = [follow(name, spec) for spec in followed]
-        runs.append(describe_runs(name, wanted))
+        runs.append(describe_runs(name, wanted, policy_folder(run)))
         keys = list(runs[-1]["run"])
         targets = MATCHED[name].noise_factor * read_targets(run, followed)
         metrics, diagnosed = follow_noise(run, wanted, keys, targets)

@@ -14,9 +14,17 @@ import pandas as pd
 from experiments.arms.catalog import EARLY_FORK, FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import build_diagnostics, rows_of_step
-from experiments.studies.runs import CHUNK, Frames, RunSpec, block_specs, record_arms, with_attributes
+from experiments.studies.runs import (
+    CHUNK,
+    Frames,
+    RunSpec,
+    block_specs,
+    policy_folder,
+    record_arms,
+    with_attributes,
+    with_provenance,
+)
 from simlab.core.experiment import ExperimentContext
-from simlab.core.manifest import processor_family
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import recipe_of, run_config
@@ -55,17 +63,12 @@ def run_forks(run: ExperimentContext, names: Sequence[str], block: int | None) -
         state = jax.vmap(lambda state, branch=branch: fork(state, branch))(checkpoint)
         if name in (FORK_OTHER_DATA, EARLY_FORK):
             state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
-        runs.append(describe_runs(name, wanted, steps - begin))
+        runs.append(describe_runs(name, wanted, policy_folder(run), steps - begin))
         keys = list(runs[-1]["run"])
         last, metrics = train(branch, state, steps - begin, chunk=CHUNK, axes=(None, 0))
         tables.append(curves(keys, [metrics], begin))
         rows += rows_of_step(keys, steps, jax.device_get(diagnose(recipe, last, last.params)))
     return join_frames(runs, tables, rows)
-
-
-def policy_folder(run: ExperimentContext) -> Path:
-    """Return the folder of initial policies that the sweeps of an experiment share."""
-    return run.out.parent / "cache" / "warm_starts"
 
 
 def load_policies(wanted: Sequence[RunSpec], folder: Path) -> tuple[Recipe, list[Params]]:
@@ -105,14 +108,15 @@ def join_frames(runs: Sequence[Frame], steps: Sequence[Frame], rows: Sequence[Ma
     return joined | {"diagnostics": pd.DataFrame(rows)}
 
 
-def describe_runs(arm: str, wanted: Sequence[RunSpec], completed: int | None = None) -> Frame:
-    """Return the table `runs` of runs that no sweep made, with `completed` steps, by default all."""
+def describe_runs(arm: str, wanted: Sequence[RunSpec], folder: Path, completed: int | None = None) -> Frame:
+    """Return the table `runs` of runs that no sweep made, with `completed` steps, by default all.
+
+    Their initial policies are in `folder`.
+    """
     rows = []
     for spec in wanted:
         policy, seed, steps = spec.initial_policy, spec.changes["seed"], spec.changes["steps"]
         row = {"run": f"{arm} {policy} {seed}", "seed": seed, "status": "finished", "arm": arm}
         row |= {"initial_policy": policy, "steps": steps, "steps_completed": completed or steps}
-        row |= {"processor_family": processor_family()}
-        start = run_config(BASE, spec.changes).warm_start or {}
-        rows.append(row | {"policy_sha256": start.get("sha256", "")})
-    return with_attributes(pd.DataFrame(rows))
+        rows.append(row)
+    return with_provenance(with_attributes(pd.DataFrame(rows)), wanted, folder)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,14 +21,14 @@ from simlab.studies.estimands import Frame, Tables
 from simlab.sweeps import Grid, recipe_of, run_config, sweep
 from simlab.sweeps.grids import Point
 from simlab.sweeps.plan import default_runs_per_batch
-from simlab.sweeps.start import PREFIX, load_initial_params
+from simlab.sweeps.start import load_initial_params, policy_sha256
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 CHUNK = 10
 CHANGING = ("rms_log_rho", "abs_seq_log_ratio", "entropy", "grad_norm", "reward")
 SMOKE_RUNS_PER_BATCH = 4
-BLOCK, SEED = 8, 0
-"""Initial policies of a block, and the seed of every run: variance lies between policies."""
+BLOCK = 8
+"""Initial policies of a block."""
 SMOKE = {
     # A mismatch that is cheap to compile: one site.
     "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
@@ -86,26 +87,23 @@ class RunSpec:
     changes: Mapping[str, Any]
 
 
-def run_specs(name: str, seed: int, smoke: bool) -> list[RunSpec]:
-    """Return the runs of an arm with this seed; in smoke mode few short runs from new parameters."""
+def block_specs(name: str, block: int | None, smoke: bool) -> list[RunSpec]:
+    """Return the runs of an arm from one block of initial policies, or all, each with the seeds of the arm.
+
+    In smoke mode return few short runs from new parameters, of one block. An arm may have fewer initial
+    policies than others: the list may be empty.
+    """
     arm = ARMS[name]
     fixed = {**arm.changes, "steps": arm.steps}
+    policies = list(arm.initial_policies.items())
     if smoke:
-        few = enumerate(list(arm.initial_policies)[:SMOKE_RUNS_PER_BATCH])
-        return [RunSpec(name, label, seed, {**fixed, **SMOKE, "seed": index}) for index, label in few]
+        few = enumerate(label for label, _ in policies[:SMOKE_RUNS_PER_BATCH])
+        return [RunSpec(name, label, index, {**fixed, **SMOKE, "seed": index}) for index, label in few]
     return [
         RunSpec(name, label, seed, {**fixed, "warm_start": policy, "seed": seed})
-        for label, policy in arm.initial_policies.items()
+        for label, policy in (policies if block is None else policies[BLOCK * block : BLOCK * (block + 1)])
+        for seed in arm.seeds
     ]
-
-
-def block_specs(name: str, block: int | None, smoke: bool) -> list[RunSpec]:
-    """Return the runs of an arm from one block of initial policies, or all, with the seed of the design.
-
-    A smoke run has one block. An arm may have fewer initial policies than others: the list may be empty.
-    """
-    specs = run_specs(name, SEED, smoke)
-    return specs if smoke or block is None else specs[BLOCK * block : BLOCK * (block + 1)]
 
 
 def list_specs(run: ExperimentContext, names: Sequence[str], block: int | None) -> list[RunSpec]:
@@ -152,7 +150,7 @@ def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_provenance(with_attributes(runs), result.stored_runs())
+    runs = with_provenance(with_attributes(runs), wanted, policy_folder(run))
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
 
 
@@ -165,21 +163,28 @@ def start_run(objective: str, warm_start: str, smoke: bool) -> tuple[Recipe, Tra
     return recipe, initial_state(recipe, params, jax.random.key(0))
 
 
-def with_provenance(runs: Frame, stored: Frame) -> Frame:
+def policy_folder(run: ExperimentContext) -> Path:
+    """Return the folder of initial policies that the sweeps of an experiment share."""
+    return run.out.parent / "cache" / "warm_starts"
+
+
+def with_provenance(runs: Frame, wanted: Sequence[RunSpec], folder: Path) -> Frame:
     """Return the table `runs` with `processor_family` and `policy_sha256` of each run.
 
     Args:
         runs: one row per run.
-        stored: the runs as the sweep keeps them, whose column `warm_start` names a file by its content.
-
-    Returns:
-        `runs` with two columns; `policy_sha256` is empty where the policy was trained and not read.
+        wanted: the same runs, in the same order.
+        folder: of the policies that were trained from seeds.
     """
-    starts = stored["warm_start"] if "warm_start" in stored else [""] * len(stored)
-    keys = dict(zip(stored["run"], starts, strict=True))
-    named = [str(keys[run]) for run in runs["run"]]
-    hashes = [name.removeprefix(PREFIX) if name.startswith(PREFIX) else "" for name in named]
+    hashes = [hash_policy(spec, folder) for spec in wanted]
     return runs.assign(processor_family=processor_family(), policy_sha256=hashes)
+
+
+def hash_policy(spec: RunSpec, folder: Path) -> str:
+    """Return the content hash of the initial policy of a run; empty if it has new parameters."""
+    config = run_config(BASE, spec.changes)
+    recipe = recipe_of(config)
+    return policy_sha256(config.warm_start, recipe.task, recipe.model, folder)
 
 
 def with_attributes(runs: Frame) -> Frame:

@@ -1,4 +1,4 @@
-"""The group-sequential design of training experiments: blocks of initial policies, one seed each.
+"""The group-sequential design of training experiments: blocks of initial policies.
 
 A study is analyzed after 8, 16 and 24 initial policies. The first interim analysis only stops arms for
 futility. The other two together have an error rate of 5% (O'Brien & Fleming 1979). Each block runs the arms
@@ -19,7 +19,7 @@ from experiments.studies.matched_noise import run_matched
 from experiments.studies.observed_runs import observe_arms
 from experiments.studies.repeated_runs import run_forks
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
-from experiments.studies.runs import BLOCK, SEED, Frames, Tables, build_tables, run_arms
+from experiments.studies.runs import BLOCK, Frames, Tables, build_tables, run_arms
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies.design import Design
@@ -224,7 +224,7 @@ def training_experiment(
     """
     trials = trials_of(claims, name)
     arms = dict.fromkeys((baseline, *arms_of((*trials, *also))))
-    design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline, (SEED,))
+    design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline)
     observed = {arm: (*diagnostics.get(arm, ()), *shared_diagnostics) for arm in arms}
     observed = {arm: names for arm, names in observed.items() if names}
     make = partial(make_block, baseline=baseline, diagnostics=observed)

@@ -14,8 +14,8 @@ from jax import Array
 
 from experiments.arms import chains
 from experiments.arms.names import chain_arm
-from experiments.studies.repeated_runs import policy_folder, start_runs
-from experiments.studies.runs import CHUNK, SEED, block_specs
+from experiments.studies.repeated_runs import start_runs
+from experiments.studies.runs import CHUNK, block_specs, policy_folder
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import Chunk, train
@@ -32,9 +32,11 @@ def run(run: ExperimentContext) -> None:
     """Train the arms from the policies of the first block; write the tables `tokens` and `correlations`."""
     tokens: list[dict[str, Any]] = []
     correlations: list[dict[str, Any]] = []
+    seeds: set[int] = set()
     for arm in SHOWN:
         wanted = block_specs(arm, 0, run.smoke)
         recipe, shared, states = start_runs(wanted, policy_folder(run))
+        seeds |= {spec.seed for spec in wanted}
         steps, measure = wanted[0].changes["steps"], build_measure(recipe)
 
         def record(chunk: Chunk, arm: str = arm, steps: int = steps, measure: Measure = measure) -> None:
@@ -50,7 +52,7 @@ def run(run: ExperimentContext) -> None:
     run.table("tokens", tokens)
     run.table("correlations", correlations)
     run.configure(stored=STORED)
-    run.seeds([SEED])
+    run.seeds(sorted(seeds))
 
 
 def build_measure(recipe: Recipe) -> Measure:

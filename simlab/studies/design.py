@@ -1,4 +1,4 @@
-"""The design of a training experiment: arms, initial policies and seeds."""
+"""The design of a training experiment: arms with their initial policies and seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ class Arm:
         changes: what its runs change in the base config of the design, by dotted field.
         initial_policies: a warm start by label; runs of equal label and seed are paired.
         steps: the length of a run.
+        seeds: of the runs from each initial policy, over which its estimates are averaged.
         label: the name in legends, without the task.
         x_factor: of an ACRL arm whose reference X is this factor times the discrepancy in the first steps of
             the arm `x_from`, same initial policy and seed.
@@ -44,6 +45,7 @@ class Arm:
     changes: Mapping[str, Json] = field(default_factory=dict)
     initial_policies: Mapping[str, Json] = field(default_factory=dict)
     steps: int = 200
+    seeds: Sequence[int] = (0,)
     label: str = ""
     x_factor: float | None = None
     x_from: str = ""
@@ -55,11 +57,12 @@ class Arm:
     @property
     def recorded(self) -> dict[str, Json]:
         """Fields that decide the numbers of its runs, as the manifest records them."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "label"}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "label"}
+        return json.loads(json.dumps(values))
 
     def differs_from(self, recorded: Mapping[str, Json]) -> bool:
         """Return whether a manifest records other runs; earlier ones record fewer fields."""
-        now = json.loads(json.dumps(self.recorded))
+        now = self.recorded
         return any(now[name] != value for name, value in recorded.items() if name in now)
 
     def config(self, base: Mapping[str, Json]) -> dict[str, Json]:
@@ -115,14 +118,12 @@ class Design:
         base: the config that every run shares.
         arms: the arms by name, the baseline among them.
         baseline: the name of the arm that is not treated.
-        seeds: of the runs from each initial policy; each interim analysis adds one.
         smoke: the arms of smoke mode.
     """
 
     base: Mapping[str, Json]
     arms: Mapping[str, Arm]
     baseline: str
-    seeds: Sequence[int]
     smoke: Sequence[str] = ()
 
     def differences(self, name: str) -> dict[str, tuple[Json, Json]]:

@@ -58,8 +58,8 @@ def _describe_design(design: Design, views: Views | None) -> Row:
     return {
         "baseline": design.baseline,
         "initial_policies": sorted(policies),
-        "seeds": list(design.seeds),
-        "max_runs": sum(len(arm.initial_policies) for arm in design.arms.values()) * len(design.seeds),
+        "seeds": sorted({seed for arm in design.arms.values() for seed in arm.seeds}),
+        "max_runs": sum(len(arm.initial_policies) * len(arm.seeds) for arm in design.arms.values()),
         "initial_rms_log_rho": initial_mismatch(views, design.baseline) if views else None,
         "regime": design.arms[design.baseline].attributes(design.base),
     }

@@ -108,6 +108,17 @@ def load_initial_params(start: Json, task: Task, model: TransformerConfig, seed:
     return load_tree(path, _like(model))
 
 
+def policy_sha256(start: Json, task: Task, model: TransformerConfig, folder: Path) -> str:
+    """Return the content hash of an initial policy: of its file, or of that which training saved in `folder`.
+
+    It is empty without a warm start, and for a policy that is not trained yet.
+    """
+    if start is None or "sha256" in start:
+        return "" if start is None else start["sha256"]
+    path = policy_file(start, task, model, folder)
+    return _digest(path, path.stat().st_mtime_ns) if path.is_file() else ""
+
+
 def policy_file(start: Mapping[str, Json], task: Task, model: TransformerConfig, folder: Path) -> Path:
     """Return the file in `folder` of the policy that a table describes."""
     # The fingerprint holds the source of a user-defined task, the digest that of what is built in.

@@ -1,5 +1,6 @@
 """Rules and measures of the experiments about dynamics, on made-up runs; the arms, without running them."""
 
+import hashlib
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,24 +9,28 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms.catalog import ARMS, LEVELS, VARIANTS
+from experiments.arms.catalog import ARMS, LEVELS, REPEATS, VARIANTS
 from experiments.arms.chains import BF16, EXACT, NONE, TIS
-from experiments.arms.names import chain_arm, moe_arm
+from experiments.arms.names import chain_arm, moe_arm, repeated_arm
 from experiments.papers import acrl, vexact
 from experiments.regimes import BASE
 from experiments.studies import acrl_variants, diagnostics, stages
 from experiments.studies.leaderboard import DENSE, EVERY, MOE
+from experiments.studies.repeated_runs import load_policies
 from experiments.studies.runs import (
+    BLOCK,
     CHUNK,
+    SMOKE,
+    RunSpec,
+    block_specs,
     find_changes,
     pool_bins,
-    run_specs,
     summarize_chunks,
     with_flips,
     with_provenance,
 )  # fmt: skip
 from simlab.core.manifest import processor_family
-from simlab.core.paths import committed_results
+from simlab.core.paths import checkout_root, committed_results
 from simlab.core.results import Results
 from simlab.objectives import TokenBatch
 from simlab.studies import Measured
@@ -209,7 +214,7 @@ def test_chunks_hold_router_flips_of_moe_runs_alone():
 def test_every_arm_is_a_run_and_no_two_are_the_same():
     seen = {}
     for name, arm in ARMS.items():
-        wanted = run_specs(name, 0, smoke=False)
+        wanted = block_specs(name, None, smoke=False)
         assert len({place.initial_policy for place in wanted}) == len(arm.initial_policies)
         config = run_config(BASE, wanted[0].changes)
         if arm.x_factor is None:
@@ -217,6 +222,17 @@ def test_every_arm_is_a_run_and_no_two_are_the_same():
             seen[repr(config)] = name
         else:
             assert ARMS[arm.x_from].initial_policies == arm.initial_policies
+
+
+def test_block_holds_every_seed_of_its_initial_policies():
+    blocks = [block_specs(repeated_arm(TIS), block, smoke=False) for block in range(3)]
+    policies = [dict.fromkeys(spec.initial_policy for spec in block) for block in blocks]
+    assert [len(each) for each in policies] == [BLOCK] * 3
+    assert not policies[0].keys() & policies[1].keys()
+    for block, each in zip(blocks, policies, strict=True):
+        expected = [(policy, seed) for policy in each for seed in REPEATS]
+        assert [(spec.initial_policy, spec.seed) for spec in block] == expected
+        assert [spec.changes["seed"] for spec in block] == [seed for _, seed in expected]
 
 
 def test_trials_about_other_arms():
@@ -326,9 +342,14 @@ def test_attributes_of_the_stored_runs_are_those_of_the_arms():
         assert {key: row[key] for key in attributes} == attributes
 
 
-def test_runs_record_processor_family_and_policy():
-    runs = pd.DataFrame({"run": ["a", "b"]})
-    stored = pd.DataFrame({"run": ["b", "a"], "warm_start": ["sha256:12", None]})
-    described = with_provenance(runs, stored)
-    assert described["policy_sha256"].tolist() == ["", "12"]
+def test_runs_record_processor_family_and_policy(tmp_path):
+    file = checkout_root() / "experiments/warm_starts/add-tiny-llama-0.npz"
+    trained = {**SMOKE, "warm_start": {"seed": 3, "steps": 2, "lr_warmup_steps": 1}}
+    starts = [SMOKE, {"task": "add", "warm_start": str(file)}, trained]
+    wanted = [RunSpec("", "", 0, {**start, "objective": "grpo"}) for start in starts]
+    load_policies([wanted[2]], tmp_path)
+    described = with_provenance(pd.DataFrame({"run": ["a", "b", "c"]}), wanted, tmp_path)
+    (written,) = tmp_path.glob("*.npz")
+    hashes = ["", *(hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, written))]
+    assert described["policy_sha256"].tolist() == hashes
     assert set(described["processor_family"]) == {processor_family()}

@@ -31,7 +31,7 @@ from experiments.studies.runs import (
     SMOKE,
     SMOKE_RUNS_PER_BATCH,
     RunSpec,
-    run_specs,
+    block_specs,
     run_sweep,
 )  # fmt: skip
 from simlab.core.experiment import ExperimentContext
@@ -137,7 +137,9 @@ def test_last_minibatch_follows_the_updates_before_it():
 @pytest.mark.parametrize("processes", [0, 2])
 def test_observed_runs_are_those_of_a_sweep(tmp_path, monkeypatch, processes):
     # Two batches.
-    wanted = run_specs(chain_arm(NONE), 0, smoke=True) + run_specs(chain_arm(TIS), 0, smoke=True)[:1]
+    wanted = (
+        block_specs(chain_arm(NONE), None, smoke=True) + block_specs(chain_arm(TIS), None, smoke=True)[:1]
+    )
     assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
     monkeypatch.setattr(observed_runs, "count_processes", lambda _: processes)
     observed, plain = (
@@ -195,7 +197,7 @@ def test_an_error_in_one_process_stops_the_others(batch, message):
 @pytest.mark.usefixtures("quick_programs")
 def test_a_batch_whose_diagnostics_fail_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(observed_runs, "build_diagnostics", lambda *_, **__: fail)
-    wanted = run_specs(chain_arm(NONE), 0, smoke=True)
+    wanted = block_specs(chain_arm(NONE), None, smoke=True)
     with pytest.raises(RuntimeError, match="made up"):
         observe_runs(
             ExperimentContext("observed", tmp_path / "out", smoke=True), [(("both engines",), wanted)]
@@ -243,7 +245,7 @@ def is_alive(pid: int) -> bool:
 def test_forks_continue_the_run(tmp_path):
     run = ExperimentContext("forked", tmp_path / "out", smoke=True)
     forks = run_forks(run, (FORK, EARLY_FORK), 0)
-    plain = run_sweep(run, run_specs(chain_arm(NONE), 0, smoke=True))
+    plain = run_sweep(run, block_specs(chain_arm(NONE), None, smoke=True))
     for metric in ("entropy", "rms_log_rho"):
         whole = plain["steps"].set_index(["run", "step"])[metric]
         half = forks["steps"].set_index(["run", "step"])[metric]
@@ -283,7 +285,7 @@ def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
     run = ExperimentContext("matched", tmp_path / "out", smoke=True)
     name = new_arm(next(iter(LARGER_NOISES)))
     frames = run_matched(run, [name], 0)
-    targets = LARGER * read_targets(run, run_specs(new_arm(NONE), 0, smoke=True))
+    targets = LARGER * read_targets(run, block_specs(new_arm(NONE), None, smoke=True))
     reached = frames["steps"].pivot_table(index="run", columns="step", values="rms_log_rho").to_numpy()
     assert reached.shape == targets.shape
     assert np.abs(np.log(reached / targets)).mean() < 0.25

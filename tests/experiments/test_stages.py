@@ -13,7 +13,7 @@ from experiments.arms.names import chain_arm
 from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables
-from experiments.studies.runs import BLOCK, CHANGING, CHUNK, SEED
+from experiments.studies.runs import BLOCK, CHANGING, CHUNK
 from simlab.core.experiment import Experiment, ExperimentContext, execute, find_resumable
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import minus
@@ -62,7 +62,7 @@ def _made_up(effects, calls):
     def make(run, arms, block):
         calls.append((tuple(arms), block))
         keys = [(arm, BLOCK * block + start) for arm in arms for start in range(BLOCK)]
-        rows = [{"run": f"{a} {s}", "arm": a, "initial_policy": f"s{s}", "seed": SEED} for a, s in keys]
+        rows = [{"run": f"{a} {s}", "arm": a, "initial_policy": f"s{s}", "seed": 0} for a, s in keys]
         rewards = np.repeat([effects(*key) for key in keys], CHUNK)
         steps = pd.DataFrame({"run": np.repeat([row["run"] for row in rows], CHUNK), "reward": rewards})
         names = ("discrepancy", "std_rho", "max_rho", *(set(CHANGING) - {"reward"}))
@@ -211,7 +211,7 @@ def test_resume_keeps_the_runs_of_an_earlier_result(tmp_path):
     ]
     assert after.manifest["config"]["resumed_from"]["finished"] == before.manifest["finished"]
     assert after.manifest["config"]["resumed_from"]["config"]["stopped_in_block"] == 2
-    assert after.manifest["seeds"] == [SEED]
+    assert after.manifest["seeds"] == [0]
     at_once = execute(whole, tmp_path / "at_once")
     for name in after.table_names:
         one, other = (each.table(name) for each in (after, at_once))

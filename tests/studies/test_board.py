@@ -25,7 +25,7 @@ from simlab.studies.samples import Exact, mean_of_policies
 from simlab.studies.verdicts import VERDICTS, claim_verdict, criterion_verdict, decide_family
 
 ROOT = Path(__file__).resolve().parents[2]
-IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5, "N": 8}
+IDS = {"H": 20, "L": 13, "V": 7, "A": 16, "C": 16, "T": 5, "N": 9}
 EFFECT = np.array([0.9, 1.0, 1.1, 1.0, 0.95, 1.05, 1.0, 1.02])
 
 

@@ -61,7 +61,7 @@ def test_check_wants_the_processor_of_every_policy(tmp_path):
 
 def test_check_names_arms_that_are_defined_differently_now():
     arm = Arm({"objective": "grpo"}, {"p": "a.npz"}, noise_factor=2.0)
-    design = Design({}, {"a": arm, "b": arm}, "a", (0,))
+    design = Design({}, {"a": arm, "b": arm}, "a")
     earlier = {"config": {"arms": {"a": {"changes": {"objective": "grpo"}, "gain": 0.3}}}}
     manifest: Any = {"config": {"resumed_from": earlier, "arms": {"b": arm.recorded, "gone": {"steps": 1}}}}
     assert list(check_design(manifest, design)) == []
