@@ -64,8 +64,9 @@ J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
 PCC = m.change("pcc", "the correlation of pi_train and pi_infer")
 LARGEST = m.growth("max_rho", "the largest rho of 10 steps")
 NOISY_MISMATCH = m.diagnostic_late_log(
-    "rms_log_rho", "RMS log rho under the engines of the base arm at the end"
+    "rms_log_rho", "RMS log rho under the engines of the base arm at the end", floor=0.01
 )
+"""The floor is a fifth of what real engines measure in BF16: a run below it has next to no mismatch."""
 BEFORE_ENTROPY = m.first_change("entropy", "rms_log_rho", "RMS log rho and entropy")
 BEFORE_NORM = m.first_change("grad_norm", "rms_log_rho", "RMS log rho and gradient norm")
 CLUSTERING = m.Estimand(

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from simlab.core.experiment import Experiment, ExperimentContext
-from simlab.core.json_value import Json
 from simlab.studies.board import measurements
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import (
@@ -88,22 +86,19 @@ def _varies(sample: RatioOfMeans) -> bool:
 
 
 def run(run: ExperimentContext) -> None:
-    """Write the error rates per paper, and the criteria that alone exceed 5%."""
+    """Write the error rates and the power per paper."""
     studies = SMOKE_STUDIES if run.smoke else STUDIES
     run.configure(studies=studies, alpha=ALPHA, looks=list(LOOKS))
     rng = np.random.default_rng(*run.seeds([0]))
     families = load_families()
-    rows, excessive = [], []
+    rows = []
     for family in run.track(families[:1] if run.smoke else families, "families", len(families)):
         for distribution, design, truth in product(DISTRIBUTIONS, DESIGNS, TRUTHS):
             looks, times = DESIGNS[design], TRUTHS[truth]
             supported = simulate(rng, family, distribution, looks, times, studies)
             case = {"paper": family.paper, "distribution": distribution, "design": design, "truth": truth}
             rows.append(case | summarize(family, supported, distribution, looks, times))
-            excessive += [case | row for row in excessive_criteria(family, supported, times)]
     run.table("rates", rows)
-    columns = ["paper", "distribution", "design", "truth", "criterion", "false_support"]
-    run.table("criteria", pd.DataFrame(excessive, columns=columns))
 
 
 def simulate(
@@ -206,7 +201,6 @@ def summarize(
         "studies": studies,
         "false_support": false.any(1).mean(),
         "false_support_high": highest_rate(false),
-        "false_support_high_of_others": highest_rate(false[:, false.mean(0) <= ALPHA]),
         "true_criteria": int(is_true.sum()),
         "power": float(supported[:, is_true].mean()) if is_true.any() else None,
         "claimed_power": float(claimed.mean()) if is_true.any() else None,
@@ -223,17 +217,6 @@ def highest_rate(false: np.ndarray) -> float:
     """Return the upper 97.5% limit of the rate of studies [studies, criteria] with a false support."""
     studies, found = len(false), int(false.any(1).sum())
     return float(stats.beta.ppf(0.975, found + 1, studies - found))
-
-
-def excessive_criteria(family: Family, supported: np.ndarray, times: float) -> list[dict[str, Json]]:
-    """Return the criteria that alone are falsely supported in more than 5% of the studies."""
-    texts = [each.text for each, _ in (*family.means, *family.proportions)]
-    rates = np.where(list_true(family, times), 0.0, supported.mean(0))
-    return [
-        {"criterion": text, "false_support": float(rate)}
-        for text, rate in zip(texts, rates, strict=True)
-        if rate > ALPHA
-    ]
 
 
 def as_drawn(criterion: Criterion, sample: RatioOfMeans, distribution: str) -> RatioOfMeans:

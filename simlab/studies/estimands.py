@@ -198,10 +198,13 @@ def diagnostic_late(metric: str, quantity: str) -> Estimand:
     return Estimand(f"{quantity}, last quarter", lambda view: view.late_diagnostic(metric), unit)
 
 
-def diagnostic_late_log(metric: str, quantity: str) -> Estimand:
-    """The logarithm of the mean of a diagnostic over the last quarter."""
-    text = f"log of {quantity}, last quarter"
-    return Estimand(text, lambda view: np.log(view.late_diagnostic(metric)), LOG)
+def diagnostic_late_log(metric: str, quantity: str, floor: float = 0.0) -> Estimand:
+    """The logarithm of the mean of a diagnostic over the last quarter, of `floor` if it is smaller.
+
+    Without a floor a few runs in which the quantity vanishes decide a mean of logarithms.
+    """
+    text = f"log of {quantity}, {f'at least {floor:g}, ' if floor else ''}last quarter"
+    return Estimand(text, lambda view: np.log(max(view.late_diagnostic(metric), floor)), LOG)
 
 
 def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estimand:
@@ -317,6 +320,7 @@ GROWTH_AFTER_FORK = Estimand(
 GROWTH_LPD = growth("abs_seq_log_ratio", "abs_seq_log_ratio")
 GROWTH_D = growth("discrepancy", "the discrepancy d")
 ENTROPY = late("entropy", "entropy")
+LOG_ENTROPY = late_log("entropy", "entropy")
 ENTROPY_GROWTH = growth("entropy", "entropy")
 WIDEST = Estimand("largest std rho of any chunk", lambda view: float(view.curve("std_rho").max()))
 RARE_RHO = Estimand(
