@@ -55,7 +55,7 @@ NEAREST_CHAINS = replace(
     CHAINS,
     name="chains, 2 and 1 bits to nearest",
     formats="float32 / FP8 range with 2 (activations) and 1 (weights) mantissa bits, round to nearest",
-    untreated="chain: FP8",
+    untreated="chain: 2 and 1 bits",
 )
 NEAREST_CLIP_5 = replace(NEAREST_CHAINS, name="chains, 2 and 1 bits to nearest, weights up to 5")
 DAPO_PPO_CHAINS = replace(CHAINS, name="chains, DAPO and PPO, truncation", untreated="chain: DAPO")

@@ -16,7 +16,7 @@ from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
-PREFIXES = {"", "truncation, ", "dense: ", "E4M3, ", "FP8, "}
+PREFIXES = {"", "truncation, ", "dense: ", "E4M3, ", "2 and 1 bits, "}
 UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"RLOO", "no schedule"}
 CONTROLS = {f"{prefix}BF16 control" for prefix in PREFIXES} | {"RLOO, BF16", "BF16"}
 FIXED_STYLES = dict.fromkeys(UNTREATED, 0) | dict.fromkeys(CONTROLS, len(COLORS) - 1)

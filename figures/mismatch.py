@@ -37,11 +37,12 @@ from simlab.studies.samples import Proportion
 
 NONE = "chain: no correction"
 CONTROL = "chain: BF16 control"
+TWO_BITS = "chain: 2 and 1 bits"
 SCATTERED = {"chain: token TIS": "token TIS", NONE: "no correction", CONTROL: "BF16 control"}
 DISTORTED = ("chain: GSPO, delta 3", "chain: GSPO", NONE, CONTROL)
 BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
 MEAN_RATIO = Panel("mean_rho", "mean $\\rho$ by $\\pi_{train}$", reference=1)
-ROUNDED = {"chain: FP8": "to nearest, 2 and 1 bits", NONE: "truncated, 2 and 3 bits", CONTROL: "BF16 control"}
+ROUNDED = {TWO_BITS: "to nearest, 2 and 1 bits", NONE: "truncated, 2 and 3 bits", CONTROL: "BF16 control"}
 METRICS = {
     "rms_log_rho": "RMS log $\\rho$",
     "abs_seq_log_ratio": "|sequence log $\\rho$|",
@@ -65,7 +66,7 @@ OTHERS = {
     "chain: on-policy": "chain: on-policy, BF16",
 }
 """Arms without noise, with copied log-probs and with on-policy updates, each with its control."""
-BIT_LABELS = {NONE: "2 bits (weights: 3)", "chain: FP8": "2 bits (weights: 1)"}
+BIT_LABELS = {NONE: "2 bits (weights: 3)", TWO_BITS: "2 bits (weights: 1)"}
 """Mantissa bits of arms whose weights have more or fewer than their other numbers."""
 FLAGSHIP = ("no correction", "TIS", "GSPO", "BF16 control")
 FLAGSHIP_PANELS = (

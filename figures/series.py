@@ -16,7 +16,7 @@ RENAMED = {
     "the flagship's engines": "FP8 range, 2 bits, truncated",
     "H100, 25 and 13 bits": "H100 with 25 and with 13 bits",
     "E4M3": "E4M3, no correction",
-    "FP8": "FP8, no correction",
+    "2 and 1 bits": "2 and 1 bits, no correction",
 }
 """Labels of stored arms that have none or an unclear one."""
 WINDOW = 0.1

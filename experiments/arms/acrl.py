@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from experiments.arms.chains import FP8, NONE
+from experiments.arms.chains import NONE, TWO_BITS
 from experiments.arms.changes import NEAREST, NEAREST_E4M3, objective
 from experiments.regimes import CONTROL
 from simlab.studies.design import Arm
@@ -11,17 +11,21 @@ from simlab.studies.design import Arm
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
 PPO, PPO_BF16, PPO_TIS, PPO_ACRL = "PPO", "PPO, BF16 control", "PPO, token TIS at 5", "PPO, ACRL"
 DAPO, DAPO_BF16, DAPO_TIS, DAPO_ACRL = "DAPO", "DAPO, BF16 control", "DAPO, token TIS at 5", "DAPO, ACRL"
-FP8_TIS, FP8_MIS, FP8_ACRL = "FP8, token TIS", "FP8, token MIS", "FP8, ACRL"
-FP8_TIS_3, FP8_SEQ_MIS_3 = "FP8, token TIS at 3", "FP8, sequence MIS at 3"
+TWO_BIT_TIS, TWO_BIT_MIS, TWO_BIT_ACRL = (
+    "2 and 1 bits, token TIS",
+    "2 and 1 bits, token MIS",
+    "2 and 1 bits, ACRL",
+)
+TWO_BIT_TIS_3, TWO_BIT_SEQ_MIS_3 = "2 and 1 bits, token TIS at 3", "2 and 1 bits, sequence MIS at 3"
 E4M3, E4M3_BF16 = "E4M3", "E4M3, BF16 control"
 E4M3_TIS, E4M3_SEQ_MIS, E4M3_ACRL = "E4M3, token TIS at 3", "E4M3, sequence MIS at 3", "E4M3, ACRL 0.65"
 GAMMAS = {gamma: f"ACRL {gamma}" for gamma in (0.1, 0.35, 1.0, 2.1)}
-FP8_GAMMAS = {gamma: f"FP8, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5)}
+TWO_BIT_GAMMAS = {gamma: f"2 and 1 bits, ACRL {gamma}" for gamma in (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5)}
 """Those of *acrl* Tab. 1 and 9, with the clip of 3 that goes with them."""
-FP8_REFERENCES = {factor: f"FP8, ACRL 0.65, {factor} X" for factor in (0.75, 1.25)}
+TWO_BIT_REFERENCES = {factor: f"2 and 1 bits, ACRL 0.65, {factor} X" for factor in (0.75, 1.25)}
 REFERENCES = {0.75: "ACRL, 0.75 X", 1.0: ACRL, 1.25: "ACRL, 1.25 X"}
-E4M3_GAMMAS = {gamma: f"E4M3, ACRL {gamma}" for gamma in FP8_GAMMAS}
-E4M3_REFERENCES = {factor: f"{E4M3_ACRL}, {factor} X" for factor in FP8_REFERENCES}
+E4M3_GAMMAS = {gamma: f"E4M3, ACRL {gamma}" for gamma in TWO_BIT_GAMMAS}
+E4M3_REFERENCES = {factor: f"{E4M3_ACRL}, {factor} X" for factor in TWO_BIT_REFERENCES}
 LONG_STEPS = 2000
 SQUARED, KL, MOVING = "ACRL, squared", "ACRL, KL", "ACRL, moving X"
 PENALTIES = {size: f"discrepancy penalty {size:g}" for size in (0.3, 1.0, 3.0)}
@@ -61,15 +65,18 @@ ACRL_ARMS = {
     DAPO: Arm(objective("dapo")),
     DAPO_BF16: Arm({**objective("dapo"), "engines": CONTROL}),
     DAPO_ACRL: _acrl(0.35, base="dapo"),
-    FP8_TIS: Arm({**objective("grpo+tis"), **NEAREST.engines()}),
-    FP8_MIS: Arm({**objective("grpo+mis"), **NEAREST.engines()}),
-    FP8_ACRL: _acrl(0.65, x_from=FP8, **NEAREST.engines()),
-    FP8_TIS_3: Arm({**objective("grpo+tis", correction_clip=3.0), **NEAREST.engines()}),
-    FP8_SEQ_MIS_3: Arm({**objective("grpo+seq_mis", correction_clip=3.0), **NEAREST.engines()}),
-    **{name: _acrl(gamma, x_from=FP8, clip=3.0, **NEAREST.engines()) for gamma, name in FP8_GAMMAS.items()},
+    TWO_BIT_TIS: Arm({**objective("grpo+tis"), **NEAREST.engines()}),
+    TWO_BIT_MIS: Arm({**objective("grpo+mis"), **NEAREST.engines()}),
+    TWO_BIT_ACRL: _acrl(0.65, x_from=TWO_BITS, **NEAREST.engines()),
+    TWO_BIT_TIS_3: Arm({**objective("grpo+tis", correction_clip=3.0), **NEAREST.engines()}),
+    TWO_BIT_SEQ_MIS_3: Arm({**objective("grpo+seq_mis", correction_clip=3.0), **NEAREST.engines()}),
     **{
-        name: _acrl(0.65, factor, x_from=FP8, clip=3.0, **NEAREST.engines())
-        for factor, name in FP8_REFERENCES.items()
+        name: _acrl(gamma, x_from=TWO_BITS, clip=3.0, **NEAREST.engines())
+        for gamma, name in TWO_BIT_GAMMAS.items()
+    },
+    **{
+        name: _acrl(0.65, factor, x_from=TWO_BITS, clip=3.0, **NEAREST.engines())
+        for factor, name in TWO_BIT_REFERENCES.items()
     },
     E4M3: _long(objective("grpo")),
     E4M3_BF16: _long(objective("grpo"), engines=CONTROL),

@@ -27,12 +27,12 @@ BYPASS, FP16 = "bypass mode", "FP16 in both engines"
 ON_POLICY, ON_POLICY_BF16, ON_POLICY_E4M3 = "on-policy", "on-policy, BF16", "on-policy, E4M3"
 DUAL_CLIP, TOKEN_MEAN, GROUP_FILTER = "dual clip 3", "token mean", "group filter"
 HEAD, ICEPOP, CISPO, GSPO_TIS = "fp32 head", "IcePop", "CISPO", "GSPO, token TIS"
-DPPO, IPO, KPOP, FP8 = "DPPO", "IPO", "KPop", "FP8"
+DPPO, IPO, KPOP, TWO_BITS = "DPPO", "IPO", "KPop", "2 and 1 bits"
 RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
 DELTAS = {0.0: "GSPO, delta 0", 1.2: "GSPO, delta 1.2", 2.0: "GSPO, delta 2", 3.0: "GSPO, delta 3"}
 CLIPS = {0.2: NONE, 0.24: "clip 0.24", 0.28: "clip 0.28"}
 BITS = {2: NONE, 3: "3 bits, truncated", 4: "4 bits, truncated"}
-NEAREST_BITS = {1: FP8, 3: "FP8, 3 bits"}
+NEAREST_BITS = {1: TWO_BITS, 3: "FP8, 3 bits"}
 SCALES = (0.1, 0.3, 1.0)
 NOISES = {kind: {scale: f"{kind} noise {scale}" for scale in SCALES} for kind in ("fixed", "fresh")}
 RECENT = "recent noise 1.0"
@@ -100,5 +100,5 @@ CHAIN_ARMS = {
     RECENT: Arm({"engines": EQUAL, "sampling.noise": {"kind": "recent", "scale": 1.0}}),
     **{name: Arm(one_bit(rounding)) for rounding, name in ONE_BIT.items()},
     # acrl, which adds arms of its own
-    FP8: Arm(NEAREST.engines()),
+    TWO_BITS: Arm(NEAREST.engines()),
 }

@@ -85,12 +85,12 @@ dynamics, measurement, identity = claim_makers("acrl")
 # Arms.
 NONE, BF16, SEQ_MIS = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.SEQ_MIS)
 TIS5, ACRL = chain_arm(acrl.TIS5), chain_arm(acrl.ACRL)
-FP8, FP8_TIS = chain_arm(chains.FP8), chain_arm(acrl.FP8_TIS)
-FP8_MIS, FP8_ACRL = chain_arm(acrl.FP8_MIS), chain_arm(acrl.FP8_ACRL)
-TIS_3, SEQ_MIS_3 = chain_arm(acrl.FP8_TIS_3), chain_arm(acrl.FP8_SEQ_MIS_3)
-FP8_GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.FP8_GAMMAS.items()}
-ACRL_3 = FP8_GAMMAS[0.65]
-FP8_X_LOW, FP8_X_HIGH = map(chain_arm, acrl.FP8_REFERENCES.values())
+TWO_BITS, TWO_BIT_TIS = chain_arm(chains.TWO_BITS), chain_arm(acrl.TWO_BIT_TIS)
+TWO_BIT_MIS, TWO_BIT_ACRL = chain_arm(acrl.TWO_BIT_MIS), chain_arm(acrl.TWO_BIT_ACRL)
+TIS_3, SEQ_MIS_3 = chain_arm(acrl.TWO_BIT_TIS_3), chain_arm(acrl.TWO_BIT_SEQ_MIS_3)
+TWO_BIT_GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.TWO_BIT_GAMMAS.items()}
+ACRL_3 = TWO_BIT_GAMMAS[0.65]
+LOW_X, HIGH_X = map(chain_arm, acrl.TWO_BIT_REFERENCES.values())
 GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.GAMMAS.items()}
 X_LOW, _, X_HIGH = map(chain_arm, acrl.REFERENCES.values())
 CONTROL_OF = {chain_arm(DAPO): chain_arm(DAPO_BF16), chain_arm(PPO): chain_arm(PPO_BF16)}
@@ -98,7 +98,9 @@ TIS_OF = {chain_arm(DAPO): chain_arm(DAPO_TIS), chain_arm(PPO): chain_arm(PPO_TI
 ACRL_OF = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
 MOE, MOE_ACRL, MOE_BF16 = moe_arm(chains.NONE), moe_arm(acrl.ACRL), moe_arm(chains.BF16)
 STEADY, STEADY_ACRL = map(steady_arm, (chains.NONE, acrl.ACRL))
-DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys((FP8_TIS, FP8_MIS, FP8_ACRL), ("held out",))
+DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys(
+    (TWO_BIT_TIS, TWO_BIT_MIS, TWO_BIT_ACRL), ("held out",)
+)
 
 # Estimands.
 D_MAX = m.Estimand("largest d of a step", lambda view: float(view.curve("discrepancy_max").max()))
@@ -132,8 +134,8 @@ CLAIMS = (
     dynamics("A1", "With FP8 E4M3 rollouts and no correction the discrepancy grows and the run collapses",
         "Fig. 9, 10",
         trial("acrl_dynamics",
-            primary(m.GROWTH_D, minus(FP8, BF16), "positive", FACTOR, because=GROWS),
-            collapses(FP8, BF16),
+            primary(m.GROWTH_D, minus(TWO_BITS, BF16), "positive", FACTOR, because=GROWS),
+            collapses(TWO_BITS, BF16),
             regime=NEAREST_CHAINS),
         *in_e4m3(lambda none, bf16, _tis, _mis, _acrl: (
             primary(m.GROWTH_D, minus(none, bf16), "positive", FACTOR, because=GROWS),
@@ -175,7 +177,7 @@ CLAIMS = (
             regime=CHAINS),
         trial("acrl_nearest",
             primary(m.ENTROPY, minus(ACRL_3, TIS_3), "positive", 0.05, because=FIVE_CENTINATS),
-            secondary(m.ENTROPY, minus(ACRL_3, FP8), "positive", 0.05, because=FIVE_CENTINATS),
+            secondary(m.ENTROPY, minus(ACRL_3, TWO_BITS), "positive", 0.05, because=FIVE_CENTINATS),
             secondary(m.ENTROPY, minus(ACRL_3, BF16), "positive", 0.05, because=FIVE_CENTINATS),
             manipulation(COLLAPSE, CollapseRate(ACRL_3, BF16), "at most", 0.25,
                 because="the entropy of a collapsed policy is not exploration; "
@@ -195,10 +197,10 @@ CLAIMS = (
             regime=CHAINS,
             note="gamma 0.5, 0.65, 1.3 and 1.7 are not run."),
         trial("acrl_nearest",
-            collapses(FP8_GAMMAS[0.9], BF16, role="primary", direction="zero"),
-            *(collapses(FP8_GAMMAS[gamma], BF16, direction="zero") for gamma in (0.5, 1.3, 1.7)),
-            *(collapses(FP8_GAMMAS[gamma], BF16) for gamma in (2.1, 2.5)),
-            secondary(m.GROWTH_D, minus(FP8_GAMMAS[0.1], BF16), "positive", FACTOR, because=GROWS),
+            collapses(TWO_BIT_GAMMAS[0.9], BF16, role="primary", direction="zero"),
+            *(collapses(TWO_BIT_GAMMAS[gamma], BF16, direction="zero") for gamma in (0.5, 1.3, 1.7)),
+            *(collapses(TWO_BIT_GAMMAS[gamma], BF16) for gamma in (2.1, 2.5)),
+            secondary(m.GROWTH_D, minus(TWO_BIT_GAMMAS[0.1], BF16), "positive", FACTOR, because=GROWS),
             regime=NEAREST_CHAINS,
             note="The seven gammas of the table, weights up to 3."),
         trial("e4m3_gammas",
@@ -219,11 +221,11 @@ CLAIMS = (
             loses(NONE, BF16),
             regime=CHAINS),
         trial("acrl_nearest",
-            recovers_more(FP8_X_LOW, ACRL_3, FP8, BF16, role="primary", direction="zero", margin=0.15,
+            recovers_more(LOW_X, ACRL_3, TWO_BITS, BF16, role="primary", direction="zero", margin=0.15,
                 because=X_REASON),
-            recovers_more(FP8_X_HIGH, ACRL_3, FP8, BF16, direction="zero", margin=0.15, because=X_REASON),
-            secondary(m.ENTROPY, minus(FP8_X_LOW, FP8_X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
-            loses(FP8, BF16),
+            recovers_more(HIGH_X, ACRL_3, TWO_BITS, BF16, direction="zero", margin=0.15, because=X_REASON),
+            secondary(m.ENTROPY, minus(LOW_X, HIGH_X), "positive", 0.05, because=FIVE_CENTINATS),
+            loses(TWO_BITS, BF16),
             regime=NEAREST_CHAINS),
         trial("e4m3_gammas",
             recovers_more(E4M3_X_LOW, E4M3_GAMMAS[0.65], E4M3_BASE, E4M3_CONTROL, role="primary",
@@ -293,10 +295,10 @@ CLAIMS = (
     dynamics("A12", "Likely tokens tend to pi_train > pi_infer, unlikely ones to pi_train < pi_infer",
         "Fig. 6",
         trial("acrl_nearest",
-            primary(RARE_INFER, minus(FP8, BF16), "negative", OF_TOKENS, because=FIVE_TOKENS),
-            secondary(COMMON_INFER, minus(FP8, BF16), "positive", OF_TOKENS, because=FIVE_TOKENS),
-            secondary(RARE_TRAIN, minus(FP8, BF16), "negative", OF_TOKENS, because=FIVE_TOKENS),
-            secondary(COMMON_TRAIN, minus(FP8, BF16), "positive", OF_TOKENS, because=FIVE_TOKENS),
+            primary(RARE_INFER, minus(TWO_BITS, BF16), "negative", OF_TOKENS, because=FIVE_TOKENS),
+            secondary(COMMON_INFER, minus(TWO_BITS, BF16), "positive", OF_TOKENS, because=FIVE_TOKENS),
+            secondary(RARE_TRAIN, minus(TWO_BITS, BF16), "negative", OF_TOKENS, because=FIVE_TOKENS),
+            secondary(COMMON_TRAIN, minus(TWO_BITS, BF16), "positive", OF_TOKENS, because=FIVE_TOKENS),
             regime=NEAREST_CHAINS,
             note="Sorted by pi_infer first, then by pi_train.")),
     dynamics("A13",
@@ -304,15 +306,15 @@ CLAIMS = (
         "FP8 and BF16 inference",
         "Tab. 1, 3, 6, 12, 13",
         trial("acrl_dynamics",
-            primary(m.REWARD, minus(FP8_ACRL, FP8_TIS), "positive", REWARDS, because=FIVE_POINTS),
+            primary(m.REWARD, minus(TWO_BIT_ACRL, TWO_BIT_TIS), "positive", REWARDS, because=FIVE_POINTS),
             *(
-                secondary(m.REWARD, minus(FP8_ACRL, other), "positive", REWARDS, because=FIVE_POINTS)
-                for other in (FP8_MIS, BF16)
+                secondary(m.REWARD, minus(TWO_BIT_ACRL, other), "positive", REWARDS, because=FIVE_POINTS)
+                for other in (TWO_BIT_MIS, BF16)
             ),
             *(
-                secondary(estimand, minus(FP8_ACRL, other), "positive", REWARDS, because=FIVE_POINTS)
+                secondary(estimand, minus(TWO_BIT_ACRL, other), "positive", REWARDS, because=FIVE_POINTS)
                 for estimand in HELD_OUT.values()
-                for other in (FP8_TIS, BF16)
+                for other in (TWO_BIT_TIS, BF16)
             ),
             regime=NEAREST_CLIP_5,
             note="Token MIS in place of sequence MIS. Held-out prompts of the same task."),
@@ -418,9 +420,9 @@ ACRL_NEAREST = training_experiment(
     "Rounded to nearest, with the clip of the paper: at which gamma and X does ACRL keep a run alive?",
     CLAIMS,
     minutes=60.0,
-    baseline=FP8,
+    baseline=TWO_BITS,
     smoke=(ACRL_3,),
-    diagnostics=dict.fromkeys((FP8, BF16), ("by either engine",)),
+    diagnostics=dict.fromkeys((TWO_BITS, BF16), ("by either engine",)),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",

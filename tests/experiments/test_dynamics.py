@@ -319,7 +319,7 @@ def test_every_variant_is_implemented():
     ("experiment", "arm"),
     [
         ("vexact_dynamics", "chain: no correction"),
-        ("acrl_dynamics", "chain: FP8"),
+        ("acrl_dynamics", "chain: 2 and 1 bits"),
         ("vexact_dynamics", "chain: BF16 control"),
         ("moe_dynamics", "chain, MoE at 0.0004: no correction"),
         ("length_dynamics", "length: no schedule"),
