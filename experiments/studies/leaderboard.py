@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.arms.catalog import ALL_ARMS
-from experiments.arms.chains import BF16, EXACT, NEAREST_BITS, NONE, TIS
+from experiments.arms.chains import BF16, DPPO, EXACT, ICEPOP, IPO, KPOP, NEAREST_BITS, NONE, SEQ_MIS, TIS
 from experiments.arms.moe import R3
 from experiments.arms.names import chain_arm, halving_arm, moe_arm
 from experiments.papers.vexact import V6
@@ -29,8 +29,10 @@ from simlab.studies.verdicts import measure_trials
 
 E4M3 = NEAREST_BITS[3]
 REFERENCES = (NONE, BF16, E4M3)
-REMEDIES = (TIS, EXACT, halving_arm(NONE))
-MOE_REMEDIES = (TIS, EXACT, R3)
+RECENT = (ICEPOP, DPPO, IPO, KPOP)
+"""Corrections and trust regions of 2026."""
+REMEDIES = (TIS, SEQ_MIS, EXACT, halving_arm(NONE), *RECENT)
+MOE_REMEDIES = (TIS, EXACT, R3, *RECENT)
 RULE = (
     "Remedies: {remedies}. "
     "Estimand: mean held-out reward under the training and the inference engine at steps 150 and 200. Share "
