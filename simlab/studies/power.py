@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from simlab.studies.estimands import Views
 from simlab.studies.records import Claim, Criterion, Direction, Trial
@@ -66,8 +66,7 @@ def sample_power(
     sample: Sample, criterion: Criterion, num_policies: int, family: int
 ) -> CriterionPower | None:
     """Return the power of a criterion whose runs vary as `sample`; None if it is not a sample of policies."""
-    looks = Looks(LOOKS) if num_policies > LOOKS[0] else Looks()
-    alpha = looks.nominal(ALPHA / family, num_policies)
+    alpha = last_alpha(num_policies, family)
     alternative = 0.0 if criterion.direction in ("zero", "at most") else 2 * criterion.margin
     if isinstance(sample, Proportion):
         power, std = power_of_proportion(sample, criterion, alternative, num_policies, alpha), None
@@ -76,6 +75,26 @@ def sample_power(
     else:
         return None
     return CriterionPower(power, alternative, std, num_policies, alpha)
+
+
+def last_alpha(num_policies: int, family: int) -> float:
+    """Return the two-sided level of the last analysis of a criterion among `family` primary ones."""
+    looks = Looks(LOOKS) if num_policies > LOOKS[0] else Looks()
+    return looks.nominal(ALPHA / family, num_policies)
+
+
+def largest_std(margin: float, num_policies: int, alpha: float, absent: bool) -> float:
+    """Return the standard deviation over initial policies up to which a mean has a power of 80%.
+
+    The arguments are those of `power_of_mean`.
+    """
+    return float(
+        optimize.brentq(
+            lambda std: power_of_mean(margin, std, num_policies, alpha, absent) - ENOUGH_POWER,
+            1e-3 * margin,
+            1e3 * margin,
+        )
+    )
 
 
 def ratio_power(sample: RatioOfMeans, criterion: Criterion, num_policies: int, alpha: float) -> float:

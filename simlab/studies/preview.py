@@ -11,10 +11,11 @@ from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.board import CORES
+from simlab.studies.contrasts import Contrast, Share, ShareDifference
 from simlab.studies.design import Design
 from simlab.studies.estimands import EARLY, Views
 from simlab.studies.loading import load_claims
-from simlab.studies.power import criterion_power, primary_family
+from simlab.studies.power import criterion_power, largest_std, last_alpha, primary_family, true_effect
 from simlab.studies.records import Claim, Criterion, Trial, arms_of, trials_of
 from simlab.studies.verdicts import initial_mismatch
 
@@ -100,10 +101,16 @@ def _describe_criterion(criterion: Criterion, policies: int, family: int, views:
     if criterion.contrast is None:
         return row
     row |= {"contrast": criterion.contrast.text, "unit": criterion.unit, "power": None}
-    if views is None or not set(criterion.arms) <= set(views.arms):
-        return row
-    power = criterion_power(views, criterion, policies, family if criterion.role == "primary" else 1)
-    return row if power is None else row | asdict(power) | {"underpowered": power.is_underpowered}
+    tested = family if criterion.role == "primary" else 1
+    if views is not None and set(criterion.arms) <= set(views.arms):
+        power = criterion_power(views, criterion, policies, tested)
+        return row if power is None else row | asdict(power) | {"underpowered": power.is_underpowered}
+    if isinstance(criterion.contrast, Contrast | Share | ShareDifference) and policies > 1:
+        alpha, absent = last_alpha(policies, tested), criterion.direction == "zero"
+        row |= {"alternative": abs(true_effect(criterion.direction, criterion.margin))}
+        row |= {"num_policies": policies, "alpha": alpha}
+        row |= {"largest_std": largest_std(criterion.margin, policies, alpha, absent)}
+    return row
 
 
 def format_preview(plan: Row) -> str:
@@ -148,8 +155,15 @@ def _format_criterion(row: Row) -> list[str]:
     ]
     if "contrast" not in row:
         return lines
+    if "largest_std" in row:
+        return [
+            *lines,
+            f"    power: unknown before the first runs; 80% at an effect of {row['alternative']:.3g} needs a "
+            f"std of at most {row['largest_std']:.3g} ({row['num_policies']} initial policies, alpha "
+            f"{row['alpha']:.2g})",
+        ]
     if row["power"] is None:
-        return [*lines, "    power: unknown (no stored runs)"]
+        return [*lines, "    power: unknown before the first runs"]
     label = " underpowered" if row["underpowered"] else ""
     std = "" if row["std"] is None else f"std {row['std']:.3g}, "
     return [

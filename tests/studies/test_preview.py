@@ -60,6 +60,16 @@ def test_preview_states_each_criterion_with_its_power(plan):
     assert "underpowered" in text
 
 
+def test_preview_before_the_first_runs_states_the_spread_that_suffices(tmp_path):
+    plan = preview(load_experiment("lr_dynamics"), tmp_path)
+    first = next(claim for claim in plan["claims"] if claim["claim"] == "L6")["criteria"][0]
+    assert first["power"] is None
+    assert first["num_policies"] == 24
+    reached = power_of_mean(first["margin"], first["largest_std"], 24, first["alpha"], absent=False)
+    assert reached == pytest.approx(0.8, abs=1e-6)
+    assert f"needs a std of at most {first['largest_std']:.3g} (24 initial policies" in format_preview(plan)
+
+
 def test_preview_of_identities_has_criteria_and_no_design():
     plan = preview(load_experiment("theory"))
     assert plan["design"] is None
