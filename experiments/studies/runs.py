@@ -19,8 +19,8 @@ from simlab.metrics import PROBABILITY_EDGES
 from simlab.studies import change_point
 from simlab.studies.estimands import Frame, Tables
 from simlab.sweeps import Grid, recipe_of, run_config, sweep
+from simlab.sweeps.batch_size import default_runs_per_batch
 from simlab.sweeps.grids import Point
-from simlab.sweeps.plan import default_runs_per_batch
 from simlab.sweeps.start import load_initial_params, policy_sha256
 from simlab.training.recipe import Recipe, TrainState, initial_state
 

@@ -87,12 +87,13 @@ def slurm(
     """Print a batch script of jobs that compute a sweep; each job resumes the one before."""
     from simlab.integrations.export import slurm_script
     from simlab.sweeps.file import read_file
-    from simlab.sweeps.plan import default_runs_per_batch, expand
+    from simlab.sweeps.plan import expand, find_runs_per_batch
 
     with one_clear_error():
         described = read_file(sweep)
         # A bad sweep file must fail here, not after hours in the queue.
-        expand(described.base, described.grid, described.runs_per_batch or default_runs_per_batch())
+        chosen = described.runs_per_batch or find_runs_per_batch(described.base, described.grid)
+        expand(described.base, described.grid, chosen)
         text = slurm_script(
             sweep, described.name, hours=hours, parts=parts, cpus=cpus, gpus=gpus,
             partition=partition, account=account, setup=setup,

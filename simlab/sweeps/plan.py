@@ -1,6 +1,6 @@
 """Plan a sweep: the missing runs, grouped by compiled function."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -9,6 +9,7 @@ from simlab.core.catalog import shorten
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.sweeps.aliases import PATHS, PROJECTION
+from simlab.sweeps.batch_size import default_runs_per_batch
 from simlab.sweeps.code_version import check_settings
 from simlab.sweeps.column_names import implied_columns, short_names, with_aliases
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
@@ -18,11 +19,6 @@ from simlab.sweeps.program import lone_recipe, program_name, static_signature, s
 from simlab.sweeps.switch_objective import SwitchObjective
 from simlab.training.recipe import Recipe
 
-# More runs per batch amortize the cost of small operations; a batch that is not full costs as much as a full
-# one. Part of every key, so it depends on nothing but the kind of device.
-RUNS_PER_BATCH = {"cpu": 4}
-# Four arms of 24 initial policies.
-RUNS_PER_BATCH_ON_GPU = 96
 # Length of a sequence whose attention takes as long as the layers, measured with 21 and 70 tokens on a CPU.
 ATTENTION_LENGTH = 40.0
 # Fields that make another run of the same arm.
@@ -123,11 +119,6 @@ def _count(number: int, word: str, plural: str = "") -> str:
     return f"{number} {word if number == 1 else plural or f'{word}s'}"
 
 
-def default_runs_per_batch() -> int:
-    """Return the default number of runs per batch on this kind of device."""
-    return RUNS_PER_BATCH.get(jax.default_backend(), RUNS_PER_BATCH_ON_GPU)
-
-
 def _describe_error(base: RunConfig | Mapping[str, Json]) -> str:
     """Return the error of `base` alone, "" without one: the points of the grid do not explain it."""
     try:
@@ -143,15 +134,7 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
     Raises `ValueError` for whatever is wrong, naming the point of the grid, and for two named arms that are
     the same run.
     """
-    check_settings()
-    configs = []
-    for point in grid.points:
-        try:
-            configs.append(run_config(base, point.changes))
-        except ValueError as error:
-            is_named = point.changes and _describe_error(base) != str(error)
-            point_name = f" (at {point.arm or shorten(dict(point.changes))})" if is_named else ""
-            raise ValueError(f"{error}{point_name}") from error
+    configs = list(read_configs(base, grid))
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}
     for config, arm, point in zip(configs, arms, grid.points, strict=True):
@@ -160,6 +143,23 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
         if point.arm and same.arm != arm:
             raise ValueError(f"arms {same.arm!r} and {arm!r} must differ; they are the same run. Remove one.")
     return tuple(runs.values())
+
+
+def read_configs(base: RunConfig | Mapping[str, Json], grid: Grid) -> Iterator[RunConfig]:
+    """Yield the config of each point; raise `ValueError` for whatever is wrong, naming the point."""
+    check_settings()
+    for point in grid.points:
+        try:
+            yield run_config(base, point.changes)
+        except ValueError as error:
+            is_named = point.changes and _describe_error(base) != str(error)
+            point_name = f" (at {point.arm or shorten(dict(point.changes))})" if is_named else ""
+            raise ValueError(f"{error}{point_name}") from error
+
+
+def find_runs_per_batch(base: RunConfig | Mapping[str, Json], grid: Grid) -> int:
+    """Return the default number of runs per batch for the runs of a grid."""
+    return default_runs_per_batch(recipe_of(config) for config in read_configs(base, grid))
 
 
 def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch: int) -> Plan:

@@ -22,7 +22,7 @@ from simlab.sweeps.compile_cache import compute_on_one_thread, enable_compile_ca
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs
-from simlab.sweeps.plan import Plan, PlannedRun, default_runs_per_batch, expand, make_plan
+from simlab.sweeps.plan import Plan, PlannedRun, expand, find_runs_per_batch, make_plan
 from simlab.sweeps.result import SweepResult
 from simlab.sweeps.result_cache import VIEW, ResultCache
 from simlab.sweeps.tables import runs_table
@@ -61,7 +61,8 @@ def sweep(
             products with `*`. None: one run.
         out: folder of the sweep; `simlab.sweeps.tables` says what is in it. Sweeps may share one.
         name: printed with the plan and stored in the manifest.
-        runs_per_batch: runs computed in parallel; part of the key of a run. Default 4 on a CPU, 96 elsewhere.
+        runs_per_batch: runs computed in parallel; part of the key of a run. Default 4 on a CPU; on a
+            GPU 96, or as many as its memory holds.
         workers: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
             this process elsewhere. On a CPU a run is computed on one thread: if JAX has already
             started with more in this process (see `compute_on_one_thread`), 0 means 1.
@@ -86,12 +87,12 @@ def sweep(
     began = time.perf_counter()
     compute_on_one_thread()
     enable_compile_cache()
-    folder, chosen = Path(out), default_runs_per_batch() if runs_per_batch is None else runs_per_batch
+    folder, points = Path(out), as_grid(over)
+    chosen = find_runs_per_batch(base, points) if runs_per_batch is None else runs_per_batch
     _check_number("runs_per_batch", chosen, int, 1)
     _check_number("workers", 0 if workers is None else workers, int, 0)
     _check_number("checkpoint_seconds", checkpoint_seconds, int | float, 0)
     compute = lookup(EXECUTORS, executor, "executor")(workers, address)
-    points = as_grid(over)
     plan, cache = prepare(base, points, folder, chosen)
     console.print(f"{name}: {plan.describe()}", highlight=False)
     remove_dead_jobs(folder)

@@ -10,7 +10,7 @@ from jaxtyping import Int, PyTree
 
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar, pytree, static
-from simlab.core.ranges import COUNT, HUGE, NOT_NEGATIVE, Range
+from simlab.core.ranges import COUNT, NOT_NEGATIVE, Range
 from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.models.config import TransformerConfig
@@ -61,7 +61,7 @@ class Recipe:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     schedule: Schedule = field(default_factory=Constant)
     entropy_coeff: Annotated[Scalar | None, NOT_NEGATIVE] = None
-    kl_loss_coef: Annotated[Scalar | None, Range(-HUGE, HUGE)] = None
+    kl_loss_coef: Annotated[Scalar | None, NOT_NEGATIVE] = None
     gradient_site: Site = FLOAT32_SITE
     critic: Critic | None = None
     task: Task = static()

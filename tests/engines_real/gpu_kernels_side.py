@@ -1,4 +1,6 @@
-"""Compile rollout and learn of the flagship's shape for an H200 that is not there; print kernels as JSON.
+"""Compile rollout and learn of the flagship's shape for an H200 that is not there; print JSON.
+
+It has the kernels, and the bytes per run of a batch beside those that simlab expects.
 
 Arguments are an inference engine and a folder for XLA's dumps. Runs in the environment `cuda`, on a CPU.
 Autotuning is off, because it would measure on the GPU.
@@ -28,7 +30,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.regimes import BASE
 from simlab.sweeps import compilation
-from simlab.sweeps.config import run_config
+from simlab.sweeps.batch_size import bytes_per_run
+from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.program import stack_shapes, swept_recipe
 
 H200 = """
@@ -143,20 +146,27 @@ def host_starts(folder: str, name: str) -> list[str]:
     return largest_body(dump.read_text())
 
 
-def compile_for_gpu(function, arguments) -> dict[str, list[str]]:
-    """Return the computations of `function` compiled for one H200."""
+def compile_for_gpu(function, arguments) -> jax.stages.Compiled:
+    """Return `function` compiled for one H200."""
     topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("devices",)), PartitionSpec())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     with mock.patch.object(jax, "default_backend", return_value="gpu"):
         lowered = jax.jit(function).lower(*placed)
-    return read_computations(lowered.compile().as_text())
+    return lowered.compile()
+
+
+def count_bytes(compiled: jax.stages.Compiled) -> int:
+    """Return the bytes of arguments, results and temporary arrays of a compiled function."""
+    memory = compiled.memory_analysis()
+    return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
 
 
 def main(engine: str, folder: str) -> None:
     """Print kernels of the loops of `sample` and `learn`, and what starts them, under an inference engine."""
     changes = {"engines": f"f32/{engine}", "objective": "grpo", "warm_start": None, "steps": 10, "seed": 0}
-    recipe, state = stack_shapes(swept_recipe(run_config({**BASE, **changes})), RUNS_PER_BATCH)
+    config = run_config({**BASE, **changes})
+    recipe, state = stack_shapes(swept_recipe(config), RUNS_PER_BATCH)
     sampling = compilation.sampling_recipe(recipe)
     arguments = sampling, compilation._sampled_part(state)
     shapes = jax.eval_shape(compilation._sample_leaves, *arguments)
@@ -168,10 +178,13 @@ def main(engine: str, folder: str) -> None:
             (compilation.learning_recipe(recipe), state, trajectory),
         )
     compiled = {name: compile_for_gpu(*each) for name, each in programs.items()}
-    kernels = {name: loops(computations) for name, computations in compiled.items()}
-    scatters = {name: count_scatters(computations) for name, computations in compiled.items()}
+    computations = {name: read_computations(each.as_text()) for name, each in compiled.items()}
+    kernels = {name: loops(each) for name, each in computations.items()}
+    scatters = {name: count_scatters(each) for name, each in computations.items()}
+    memory = {name: count_bytes(each) / RUNS_PER_BATCH for name, each in compiled.items()}
+    memory["expected"] = bytes_per_run(recipe_of(config))
     starts = {name: host_starts(folder, each[0].__name__) for name, each in programs.items()}
-    print(json.dumps({"kernels": kernels, "scatters": scatters, "starts": starts}))
+    print(json.dumps({"kernels": kernels, "scatters": scatters, "starts": starts, "memory": memory}))
 
 
 if __name__ == "__main__":

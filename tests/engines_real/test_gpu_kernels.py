@@ -1,4 +1,4 @@
-"""Kernels per decoded token and per minibatch, compiled for an H200 on a CPU."""
+"""Kernels per decoded token and per minibatch, and memory per run, compiled for an H200 on a CPU."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from simlab.sweeps.batch_size import SAFETY
 from tests.engines_real.frameworks import ROOT, interpreter
 
 pytestmark = pytest.mark.engines
@@ -41,3 +42,11 @@ def test_each_iteration_is_one_command_buffer(compiled):
     _, printed = compiled
     for name, kinds in printed["starts"].items():
         assert kinds == ["kCommandBuffer"], name
+
+
+def test_batch_needs_about_the_memory_that_its_size_was_chosen_for(compiled):
+    engine, printed = compiled
+    largest = max(printed["memory"][name] for name in printed["kernels"])
+    assert largest <= SAFETY * printed["memory"]["expected"]
+    if engine == "f32":  # the update, which needs the most, is compiled
+        assert largest >= printed["memory"]["expected"] / 3
