@@ -1,7 +1,7 @@
 """The work loop: acquire runs, compute a batch, write them; the same in this process and in a worker."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from simlab.sweeps.program import (
 )
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
-from simlab.sweeps.tables import diverged_at, run_tables
+from simlab.sweeps.tables import WATCHED, diverged_at, run_tables
 from simlab.training.checkpoints import Arrays, UnfinishedRun, named_arrays
 from simlab.training.loop import CHECKPOINT_SECONDS, Callback, Chunk, HostMetrics, join_metrics, train
 
@@ -132,17 +132,16 @@ def advance_members(
     end, chunk = time.monotonic() + seconds, chunk_length(steps)
     first = [member.steps_completed for member in members]
 
-    def parts(metrics: HostMetrics, made: Sequence[int]) -> list[HostMetrics]:
-        return [
-            {name: values[i, : max(0, steps - before)] for name, values in metrics.items()}
-            for i, before in enumerate(made)
-        ]
+    def parts(metrics: HostMetrics, made: Sequence[int], names: Collection[str]) -> Iterator[HostMetrics]:
+        for i, before in enumerate(made):
+            yield {name: metrics[name][i, : max(0, steps - before)] for name in names if name in metrics}
 
     def watch(done: Chunk) -> bool:
-        fresh = parts(done.metrics, [before + done.step - chunk for before in first])
-        made = [min(steps, before + done.step) for before in first]
-        report(_live(made, fresh))
-        over = all(n == steps or diverged_at(part) >= 0 for n, part in zip(made, fresh, strict=True))
+        before = [n + done.step - chunk for n in first]
+        made = [min(steps, n + done.step) for n in first]
+        report(_live(made, list(parts(done.metrics, before, LIVE))))
+        watched = parts(done.metrics, before, WATCHED)
+        over = all(n == steps or diverged_at(part) >= 0 for n, part in zip(made, watched, strict=True))
         return over or time.monotonic() >= end
 
     recipe, state = stack_members(members, runs_per_batch)
@@ -151,9 +150,9 @@ def advance_members(
     called = [watch, *callbacks]
     state, metrics = train(recipe, state, left, called, chunk=chunk, axes=BATCH_AXES, advance=advance)
     arrays, after = named_arrays(state), []
-    for i, (member, part) in enumerate(zip(members, parts(metrics, first), strict=True)):
-        before = {} if member.progress is None else dict(member.progress.metrics)
-        progress = UnfinishedRun({name: a[i] for name, a in arrays.items()}, join_metrics([before, part]))
+    for i, (member, part) in enumerate(zip(members, parts(metrics, first, metrics), strict=True)):
+        before = [] if member.progress is None else [member.progress.metrics]
+        progress = UnfinishedRun({name: a[i] for name, a in arrays.items()}, join_metrics([*before, part]))
         after.append(replace(member, progress=progress))
     return after
 

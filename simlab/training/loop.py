@@ -5,7 +5,7 @@ the steps.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -36,15 +36,22 @@ class Chunk:
     """A finished chunk, as callbacks see it.
 
     - `state`: the state after it. The next chunk reuses its memory: copy what outlives the callback.
-    - `metrics`: of the steps of this chunk, `history`: of all steps so far, on the host.
+    - `metrics`: of the steps of this chunk, on the host.
     - `step`: number of completed steps.
+    - `parts`: the metrics of all chunks so far, whose steps are along the axis `along`.
     """
 
     state: TrainState
     metrics: HostMetrics
-    history: HostMetrics
     step: int
     is_last: bool
+    parts: Sequence[HostMetrics]
+    along: int
+
+    @property
+    def history(self) -> HostMetrics:
+        """The metrics of all steps so far; joined when asked for, because a GPU waits for the copy."""
+        return join_metrics(self.parts, self.along)
 
 
 Callback = Callable[[Chunk], bool | None]
@@ -84,8 +91,8 @@ def train(
             `history` has more steps than `steps`.
     """
     along = 0 if axes is None else 1
-    history = dict(history or {})
-    step = next(iter(history.values())).shape[along] if history else 0
+    parts = [dict(history)] if history else []
+    step = next(iter(parts[0].values())).shape[along] if parts else 0
     if step > steps:
         raise ValueError(f"steps must be at least the {step} that the checkpoint holds, got {steps}")
     if chunk < 1 or (steps - step) % chunk:
@@ -94,12 +101,12 @@ def train(
     while step < steps:
         state, metrics = advance(recipe, state)
         step += chunk
-        history = join_metrics([history, metrics], along)
-        finished = Chunk(state, metrics, history, step, step == steps)
+        parts.append(metrics)
+        finished = Chunk(state, metrics, step, step == steps, tuple(parts), along)
         stops = [callback(finished) for callback in callbacks]
         if any(stops):
             break
-    return state, history
+    return state, join_metrics(parts, along)
 
 
 def alternate(
@@ -229,7 +236,7 @@ def resume(path: Path, state: TrainState) -> tuple[TrainState, HostMetrics]:
     return restore(progress.state, state, path), dict(progress.metrics)
 
 
-def join_metrics(parts: Sequence[HostMetrics], along: int = 0) -> HostMetrics:
+def join_metrics(parts: Sequence[Mapping[str, np.ndarray]], along: int = 0) -> HostMetrics:
     """Return the metrics of consecutive parts of a run as one, joined along the axis of the steps."""
-    parts = [part for part in parts if part]
-    return {name: np.concatenate([part[name] for part in parts], axis=along) for name in parts[0]}
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([part[name] for part in parts], axis=along) for name in names}
