@@ -30,12 +30,18 @@ def check_results(folder: Path | None = None) -> list[str]:
 
 
 def list_migrations(folder: Path | None = None) -> dict[str, str]:
-    """Return how stored results were changed after their runs: names of columns, or rounded numbers."""
-    return {
-        results.folder.name: results.manifest["migrated_by"]
-        for results in _list_stored(folder)
-        if "migrated_by" in results.manifest
-    }
+    """Return how stored results were changed after their runs: names of columns, or rounded numbers.
+
+    A result keeps the rows of the one that it resumed from, and what was changed in them.
+    """
+    found = {}
+    for results in _list_stored(folder):
+        manifests = [results.manifest]
+        while earlier := manifests[-1]["config"].get("resumed_from"):
+            manifests.append(earlier)
+        if changes := [each["migrated_by"] for each in manifests if "migrated_by" in each]:
+            found[results.folder.name] = "; ".join(changes)
+    return found
 
 
 def _list_stored(folder: Path | None) -> list[Results]:

@@ -1,5 +1,6 @@
 """The check of stored results: commits of this history, clean trees, one processor family per policy."""
 
+import json
 import subprocess
 from dataclasses import replace
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simlab.core.manifest import write_manifest
+from simlab.core.manifest import MANIFEST_NAME, write_manifest
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results, write_table
 from simlab.studies.design import Arm, Design
-from simlab.studies.provenance import check_design, check_result, check_results
+from simlab.studies.provenance import check_design, check_result, check_results, list_migrations
 
 ROOT = checkout_root()
 HEAD = subprocess.run(
@@ -73,3 +74,15 @@ def test_check_names_arms_that_are_defined_differently_now():
 @pytest.mark.skipif(not HEAD, reason="no git history")
 def test_stored_results_come_from_this_history():
     assert check_results() == []
+
+
+def test_migrations_of_a_result_are_those_of_its_rows(tmp_path):
+    earlier = {"migrated_by": "one renamed", "config": {}}
+    manifest = {
+        "migrated_by": "other renamed",
+        "config": {"resumed_from": {"config": {"resumed_from": earlier}}},
+    }
+    for name, content in (("a", manifest), ("b", {"config": {}})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST_NAME).write_text(json.dumps(content))
+    assert list_migrations(tmp_path) == {"a": "other renamed; one renamed"}
