@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from experiments.arms.chains import NEAREST_BITS
+from experiments.arms.chains import NEAREST_BITS, TIS
+from experiments.arms.names import moe_arm
 from experiments.papers import vexact
+from experiments.studies.leaderboard import RECENT
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies.board import Row
 from simlab.studies.estimands import HELD_OUT_REWARD, MISMATCH, Views
 from simlab.studies.loading import load_claims
-from simlab.studies.remedy_ranking import Recovered, read_leaderboard
+from simlab.studies.remedy_ranking import Leaderboard, Recovered, read_leaderboard
 from simlab.studies.verdicts import CriterionEvidence
 
 RHO_STD, LENGTH = 0.1, 8
@@ -41,6 +43,7 @@ def findings() -> str:
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
+        recent_remedies(),
         bypass(),
         larger_noise(),
         growing_mismatch(),
@@ -81,6 +84,33 @@ def recovered_share(arm: str, board: str = "leaderboard") -> str:
 def recovered_shares(board: str) -> list[Recovered]:
     """Return the share of the loss that each remedy of a leaderboard recovers."""
     return read_leaderboard(_load(board), load_claims()["V6"].trial(board)).recovered
+
+
+def recent_remedies() -> str:
+    """Return what corrections and trust regions of 2026 recover of the loss, beside token TIS."""
+    board = read_leaderboard(_load(MOE_BOARD), load_claims()["V6"].trial(MOE_BOARD))
+    for name in RECENT:
+        if not is_above(board, moe_arm(TIS), moe_arm(name)):
+            raise ValueError(f"token TIS does not end above {name} in {MOE_BOARD}")
+    experts, dense = (
+        ", ".join(f"{name} {recovered_share(name, where)}" for name in RECENT)
+        for where in (MOE_BOARD, "leaderboard")
+    )
+    return (
+        "**For an MoE, token TIS recovers more than four corrections and trust regions of 2026.** "
+        f"In the same runs: {experts}. Token TIS ends above each of the four (sign flips, Holm over "
+        f"{len(board.pairs)} pairs). Dense models: {dense}."
+    )
+
+
+def is_above(board: Leaderboard, arm: str, other: str) -> bool:
+    """Return whether the first arm ends above the other one, corrected for all pairs of the leaderboard."""
+    pairs = board.pairs[board.pairs["significant"]]
+    one, swapped = (
+        pairs[(pairs["arm"] == first) & (pairs["other"] == second)]["difference"]
+        for first, second in ((arm, other), (other, arm))
+    )
+    return bool((one > 0).any() or (swapped < 0).any())
 
 
 def identical_engines() -> str:
