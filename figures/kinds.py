@@ -10,17 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from figures.arms import NO_ROLES, ArmRoles, arm_styles
 from figures.series import Estimate, curves, read_labels, smooth
-from figures.style import COLORS, DASHES, MUTED, ArmStyle, legend_above, new_figure, plain_log
+from figures.style import COLORS, MUTED, ArmStyle, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
-PREFIXES = {"", "truncation, ", "dense: ", "E4M3, ", "2 and 1 bits, "}
-UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"RLOO", "no schedule"}
-CONTROLS = {f"{prefix}BF16 control" for prefix in PREFIXES} | {"RLOO, BF16", "BF16"}
-FIXED_STYLES = dict.fromkeys(UNTREATED, 0) | dict.fromkeys(CONTROLS, len(COLORS) - 1)
-"""Arms that look the same in every figure; others take their styles only when no other is left."""
 LEVEL = 0.95  # confidence level where the board has none
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
 GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
@@ -79,6 +75,7 @@ class Curves:
         rows: of panels.
         mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
         labels: replace those of the table, by arm.
+        roles: of the arms, by default those of the experiment.
     """
 
     panels: Sequence[Panel]
@@ -88,6 +85,7 @@ class Curves:
     rows: int = 1
     mark_best: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    roles: ArmRoles = NO_ROLES
 
     encoding = (
         "Lines: mean over initial policies (geometric on log axes), thin where not smoothed (moving mean, on "
@@ -107,7 +105,7 @@ class Curves:
         axes = list(grid.flat)
         by_panel = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
         shown = [arm for arm in arms if any(arm in each for each in by_panel)]
-        styles = arm_styles(shown, read_labels(results) | dict(self.labels))
+        styles = arm_styles(shown, read_labels(results) | dict(self.labels), self.roles)
         for axis, each, panel in zip(axes, by_panel, self.panels, strict=True):
             draw_panel(axis, each, panel, styles, level)
         num = max((curve.shape[1] for each in by_panel for curve in each.values()), default=0)
@@ -229,16 +227,6 @@ class Bars:
 
 Kind = Curves | Forest | Bars | Custom
 """The kinds of figures; `encoding` explains lines, bands, dots and bars."""
-
-
-def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, ArmStyle]:
-    """Return the color, dashes and legend label of each arm."""
-    names = {arm: (labels or {}).get(arm, arm) for arm in arms}
-    fixed = {arm: FIXED_STYLES[name] for arm, name in names.items() if name in FIXED_STYLES}
-    indices = [index for index in range(len(COLORS)) if index not in fixed.values()]
-    free = iter(sorted(indices, key=lambda index: index in FIXED_STYLES.values()) * len(arms))
-    numbers = [(arm, fixed[arm] if arm in fixed else next(free)) for arm in arms]
-    return {arm: {"color": COLORS[i], "ls": DASHES[i], "label": names[arm]} for arm, i in numbers}
 
 
 def name_level(level: float) -> str:

@@ -10,12 +10,13 @@ import pytest
 
 from experiments.arms.catalog import ALL_ARMS
 from figures import mismatch
+from figures.arms import ArmRoles, arm_styles, find_roles
 from figures.catalog import FIGURES, HACKING
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
-from figures.kinds import Bars, Curves, Forest, Panel, arm_styles, describe_lines, draw_panel
+from figures.kinds import Bars, Curves, Forest, Panel, describe_lines, draw_panel
 from figures.series import curves, measure, smooth
-from figures.style import PAGE, RC, new_figure, render
+from figures.style import COLORS, DASHES, PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
@@ -151,12 +152,32 @@ def test_figure_rejects_results_that_lack_an_arm(monkeypatch):
         FIGURES["hacking_fig2"].draw(stored)
 
 
-def test_looks_of_fixed_arms_are_the_same_everywhere():
-    assert (
-        arm_styles(("x", "no correction", "BF16 control"))["no correction"]
-        == arm_styles(("no correction",))["no correction"]
-    )
-    assert len({style["color"] for style in arm_styles(("x", "no correction", "BF16 control")).values()}) == 3
+def test_styles_of_untreated_arm_and_control_are_their_own():
+    roles = ArmRoles("plain", ("absent", "bf16", "another control"))
+    many = arm_styles((*"abcdefgh", "another control", "bf16", "plain"), roles=roles)
+    looks = {arm: (style["color"], style["ls"]) for arm, style in many.items()}
+    assert looks["plain"] == (COLORS[0], DASHES[0])
+    assert looks["bf16"] == (COLORS[-1], DASHES[-1])
+    assert len(set(looks.values())) == len(many)
+    assert [color for color, _ in looks.values()].count(COLORS[-1]) == 1
+    assert arm_styles(("plain",), roles=roles)["plain"] == many["plain"]
+    assert {style["color"] for style in arm_styles("abcdefg").values()}.isdisjoint({COLORS[0], COLORS[-1]})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "untreated", "controls"),
+    [
+        (HACKING, mismatch.NONE, [mismatch.CONTROL]),
+        ("length_wide_dynamics", "length, wide: no schedule", ["length, wide: BF16"]),
+        ("noise_dynamics", "chain: weights in one bit, nearest", [mismatch.CONTROL]),
+        ("acrl_algorithms", "chain: DAPO", ["chain: DAPO, BF16 control", "chain: PPO, BF16 control"]),
+        ("cancel_dynamics", "template: DFPO without transform", []),
+        ("formats", "", []),
+    ],
+)
+def test_roles_come_from_design_and_criteria(experiment, untreated, controls):
+    roles = find_roles(experiment)
+    assert (roles.untreated, list(roles.controls)) == (untreated, controls)
 
 
 @pytest.mark.parametrize("name", ["hacking_fig2", "cancel_tab3", "cancel_tab2"])
