@@ -362,7 +362,7 @@ FIGURES: dict[str, FigureSpec] = {
     "acrl_nearest_tokens": FigureSpec(NEAREST,
         "Unlikely tokens with the larger $\\pi_{train}$, by the engine that defines unlikely, minus BF16",
         Forest(BF16, {
-            f"fraction with larger $\\pi_{{train}}$ at $\\pi_{{{engine}}}$ < 0.01, minus BF16":
+            f"fraction with larger $\\pi_{{train}}$ at $\\pi_{{{engine}}}$ < 0.01,\nminus BF16":
             measure(m.share_higher("rare", engine)) for engine in ("train", "infer")}, 1.2), claims=("A12",)),
     "grpo_variants_curves": FigureSpec("grpo_variants",
         "Reward, mismatch and gradient norm of GRPO, with verl's dual clip, and of DAPO",
@@ -386,9 +386,10 @@ FIGURES: dict[str, FigureSpec] = {
             1.9, AT_REST), claims=("N4",)),
     "levels_of_y": FigureSpec(ACRL_RUNS, "ACRL with the discrepancy Y averaged per sequence, group and batch",
         Curves(CONTROLLED, LEVELS), claims=("A3",)),
-    "cancel_fig2": FigureSpec(CANCEL, "Reward, Jitter2, Asym and Energy of DFPO and other objectives",
-        Curves((replace(REWARD, limits=None), JITTER, ASYM, ENERGY)), "cancel Fig. 2",
-        ("C9", "C11")),
+    "cancel_fig2": FigureSpec(CANCEL,
+        "Reward, Jitter2, Asym and Energy of DFPO, and of GSPO with a wide clip, minus GSPO",
+        Curves((REWARD, JITTER, ASYM, ENERGY), arms("template", "DFPO min", *GSPOS[::-1], DFPO[0]),
+            minus="template: GSPO"), "cancel Fig. 2", ("C9", "C11")),
     "cancel_tab1": FigureSpec(CANCEL, "Held-out reward of DFPO and other objectives minus GSPO",
         Forest("template: GSPO", {HELD_OUT_MINUS_GSPO: VALIDATED}, 2.1),
         "cancel Tab. 1", ("C11",)),

@@ -1,11 +1,12 @@
 """A figure: the experiment that it reads, what it shows, and the kind that draws it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from matplotlib.figure import Figure
 
 from figures import heading
+from figures.arms import find_roles
 from figures.kinds import Curves, Forest, Kind
 from figures.papers import DIFFERS
 from simlab.core.results import Results
@@ -41,11 +42,12 @@ class FigureSpec:
 
     @cached_property
     def complete_kind(self) -> Kind:
-        """The kind with the arms of the criteria of its claims, where it names none of its own."""
+        """The kind with the arms of the criteria of its claims, where it names none, and with their roles."""
         if not isinstance(self.kind, Curves | Forest):
             return self.kind
         claims = [load_claims()[claim] for claim in self.claims]
-        return self.kind.with_arms(arms_of(trials_of(claims, self.experiment)))
+        kind = self.kind.with_arms(arms_of(trials_of(claims, self.experiment)))
+        return replace(kind, roles=find_roles(self.experiment)) if isinstance(kind, Curves) else kind
 
     def draw(self, results: Results) -> Figure:
         """Draw the figure from the results of its experiment, under its finding, title and setting.

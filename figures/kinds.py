@@ -10,26 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.series import Estimate, curves, read_labels, smooth
-from figures.style import COLORS, DASHES, MUTED, ArmStyle, legend_above, new_figure, plain_log
+from figures.arms import NO_ROLES, ArmRoles, arm_styles
+from figures.series import Estimate, curves, read_labels, smooth, subtract
+from figures.style import COLORS, MUTED, ArmStyle, legend_above, new_figure, plain_log
 from simlab.core.results import Results
 from simlab.studies import paired_effect
 
 NARROW, WIDE = 5, 100  # a logarithmic axis of less is linear; up to the other it has ticks at 1, 2 and 5
-PREFIXES = {"", "truncation, ", "dense: ", "E4M3, ", "2 and 1 bits, "}
-UNTREATED = {f"{prefix}no correction" for prefix in PREFIXES} | {"RLOO", "no schedule"}
-CONTROLS = {f"{prefix}BF16 control" for prefix in PREFIXES} | {"RLOO, BF16", "BF16"}
-FIXED_STYLES = dict.fromkeys(UNTREATED, 0) | dict.fromkeys(CONTROLS, len(COLORS) - 1)
-"""Arms that look the same in every figure; others take their styles only when no other is left."""
 LEVEL = 0.95  # confidence level where the board has none
 SMALLEST = 1e-8  # smallest positive part of a logarithmic axis with zeros
 GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of a run
-REACH = 2.0  # an interval is cut at this many times the range of all initial policies and 0
-DOT: dict[str, Any] = {"ms": 4, "mew": 0.3, "mec": "white", "zorder": 4, "clip_on": False, "ls": "none"}
-"""Mark of an initial policy; the white edge keeps it apart from others and from the interval."""
+REACH = 0.1  # of a forest beyond the initial policies and 0, in lengths of their range
+DOT: dict[str, Any] = {"ms": 2.8, "mew": 0.2, "mec": "white", "zorder": 4, "clip_on": False, "ls": "none"}
+"""Mark of an initial policy, smaller than a bar is wide; the white edge keeps it apart from others."""
+THIN = {"lw": 0.8, "alpha": 0.8}  # a bar that the axis cuts
 CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorder": 5}
 CUTS = {"x": "<>", "y": "v^"}
 """Triangles at the ends of an interval that goes on beyond the axis."""
+BEYOND = "triangles: interval beyond the axis"
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,11 @@ class Panel:
     reference: float | None = None
     table: str = "chunks"
 
+    def minus(self, reference: str) -> "Panel":
+        """Return the panel of differences from an arm with the label `reference`."""
+        label = f"{self.label}\nminus {reference}"
+        return replace(self, label=label, log=False, limits=None, reference=0)
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -79,6 +82,8 @@ class Curves:
         rows: of panels.
         mark_best: an arm; a dotted line marks the step at which its mean reward is largest.
         labels: replace those of the table, by arm.
+        minus: an arm; the others are drawn minus this one, paired by initial policy.
+        roles: of the arms, by default those of the experiment.
     """
 
     panels: Sequence[Panel]
@@ -88,11 +93,12 @@ class Curves:
     rows: int = 1
     mark_best: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    minus: str = ""
+    roles: ArmRoles = NO_ROLES
 
     encoding = (
         "Lines: mean over initial policies (geometric on log axes), thin where not smoothed (moving mean, on "
-        "log axes median). Gray: last quarter; dots: initial policies; bars: family-wise CI; triangles: the "
-        "CI exceeds the axis."
+        "log axes median). Gray: last quarter; dots: initial policies; bars: family-wise CI."
     )
 
     def with_arms(self, arms: Sequence[str]) -> "Curves":
@@ -106,13 +112,19 @@ class Curves:
         figure, grid = new_figure(self.height, nrows=self.rows, ncols=columns, squeeze=False)
         axes = list(grid.flat)
         by_panel = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
+        labels = read_labels(results) | dict(self.labels)
+        panels = self.panels
+        if self.minus:
+            by_panel = [subtract(each, self.minus) for each in by_panel]
+            panels = [panel.minus(labels.get(self.minus, self.minus)) for panel in panels]
         shown = [arm for arm in arms if any(arm in each for each in by_panel)]
-        styles = arm_styles(shown, read_labels(results) | dict(self.labels))
-        for axis, each, panel in zip(axes, by_panel, self.panels, strict=True):
-            draw_panel(axis, each, panel, styles, level)
+        styles = arm_styles(shown, labels, self.roles)
+        drawn = zip(axes, by_panel, panels, strict=True)
+        is_cut = [draw_panel(axis, each, panel, styles, level) for axis, each, panel in drawn]
         num = max((curve.shape[1] for each in by_panel for curve in each.values()), default=0)
         is_log = any(axis.get_yscale() == "log" for axis in axes)
-        legend_above(figure, axes, describe_lines(num, level) + ". Log axes: geometric means" * is_log)
+        words = describe_lines(num, level) + f"; {BEYOND}" * any(is_cut)
+        legend_above(figure, axes, words + ". Log axes: geometric means" * is_log)
         if self.mark_best:
             rewards = curves(results, arms, "reward")
             for axis in axes:
@@ -138,7 +150,7 @@ class Forest:
     row_labels: Sequence[str] = ()
     encoding = (
         "Final: last quarter. Dots: initial policies; ticks: mean; bars: family-wise CI; "
-        "triangles: the CI exceeds the axis; right: means of arms, n in brackets."
+        "right: means of arms, n in brackets."
     )
 
     @property
@@ -231,16 +243,6 @@ Kind = Curves | Forest | Bars | Custom
 """The kinds of figures; `encoding` explains lines, bands, dots and bars."""
 
 
-def arm_styles(arms: Sequence[str], labels: Mapping[str, str] | None = None) -> dict[str, ArmStyle]:
-    """Return the color, dashes and legend label of each arm."""
-    names = {arm: (labels or {}).get(arm, arm) for arm in arms}
-    fixed = {arm: FIXED_STYLES[name] for arm, name in names.items() if name in FIXED_STYLES}
-    indices = [index for index in range(len(COLORS)) if index not in fixed.values()]
-    free = iter(sorted(indices, key=lambda index: index in FIXED_STYLES.values()) * len(arms))
-    numbers = [(arm, fixed[arm] if arm in fixed else next(free)) for arm in arms]
-    return {arm: {"color": COLORS[i], "ls": DASHES[i], "label": names[arm]} for arm, i in numbers}
-
-
 def name_level(level: float) -> str:
     """Return the name of an interval of `level`, which the number of claims of a paper may have widened."""
     return f"{100 * level:.4g}% CI{' (family-wise)' if level > LEVEL else ''}"
@@ -260,8 +262,10 @@ def draw_panel(
     panel: Panel,
     styles: Mapping[str, ArmStyle],
     level: float,
-) -> None:
+) -> bool:
     """Draw the means of curves [step, initial policy], and their last quarter with intervals at the right.
+
+    Returns whether the axis, which shows every policy, cuts an interval.
 
     Means are geometric on logarithmic axes without zeros. A mean is smoothed over at most a tenth of its
     run, by the median on logarithmic axes, over the raw one. `styles` are those of `arm_styles`.
@@ -269,7 +273,7 @@ def draw_panel(
     axis.set(xlabel="training step", ylabel=panel.label)
     curve_of: dict[str, Any] = {arm: curve for arm, curve in by_arm.items() if len(curve)}
     if not curve_of:
-        return
+        return False
     values = np.concatenate([curve.to_numpy(float).ravel() for curve in curve_of.values()])
     low, high = np.nanmin(values, where=values > 0, initial=np.inf), np.nanmax(values)
     log = panel.log and high > NARROW * low
@@ -291,12 +295,13 @@ def draw_panel(
     axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
     axis.margins(x=0.01)
     _scale(axis, panel, log, geometric, float(low), float(high))
-    limits = axis.get_ylim()
+    limits, is_cut = axis.get_ylim(), False
     for arm, own in ends.items():
-        bar = {"color": styles[arm]["color"], "lw": 2.2, "alpha": 0.45}
-        tick = {"color": bar["color"], "marker": "_", "ms": 8, "mew": 1.4, "zorder": 4}
-        draw_interval(axis, x_of_arm[arm], own, level, bar, tick, limits=limits, back=back)
+        bar = {"color": styles[arm]["color"], "lw": 3.4, "alpha": 0.4}
+        tick = {"color": bar["color"], "marker": "_", "ms": 6, "mew": 1.4, "zorder": 4}
+        is_cut |= draw_interval(axis, x_of_arm[arm], own, level, bar, tick, limits=limits, back=back)
     axis.set_ylim(limits)
+    return is_cut
 
 
 def _draw_mean(axis: Axes, curve: Any, log: bool, geometric: bool, style: Mapping[str, Any]) -> None:
@@ -304,7 +309,8 @@ def _draw_mean(axis: Axes, curve: Any, log: bool, geometric: bool, style: Mappin
     smoothed = smooth(mean, "median" if log else "mean")
     if not smoothed.equals(mean):
         axis.plot(mean.index, mean, color=style["color"], lw=0.5, alpha=0.4)
-    axis.plot(mean.index, smoothed, **style)
+    # Dashed lines over solid ones, which would hide them where both coincide.
+    axis.plot(mean.index, smoothed, **style, zorder=2 if style["ls"] == "-" else 2.1)
 
 
 def _scale(axis: Axes, panel: Panel, log: bool, geometric: bool, low: float, high: float) -> None:
@@ -333,8 +339,10 @@ def draw_interval(
     along: str = "y",
     limits: tuple[float, float] = (-np.inf, np.inf),
     back: Callable = np.asarray,
-) -> None:
+) -> bool:
     """Draw the interval of the mean over initial policies; nothing for a single policy.
+
+    Returns whether the interval goes on beyond `limits`.
 
     Args:
         axis: the axes.
@@ -348,9 +356,9 @@ def draw_interval(
         back: maps the sample to the units of the axis.
     """
     if len(sample) < 2:
-        return
+        return False
     interval = paired_effect(sample, 0.0, sample.index, level=level)
-    draw_ends(axis, at, back([interval.low, interval.effect, interval.high]), bar, tick, along, limits)
+    return draw_ends(axis, at, back([interval.low, interval.effect, interval.high]), bar, tick, along, limits)
 
 
 def draw_ends(
@@ -361,16 +369,21 @@ def draw_ends(
     tick: Mapping[str, object] | None = None,
     along: str = "y",
     limits: tuple[float, float] = (-np.inf, np.inf),
-) -> None:
-    """Draw an interval (low, estimate, high); the other arguments are those of `draw_interval`."""
+) -> bool:
+    """Draw an interval (low, estimate, high); return whether it goes on beyond `limits`, then it is thin.
+
+    The other arguments are those of `draw_interval`.
+    """
     low, estimate, high = interval
-    marks: Any = [(np.clip([low, high], *limits), bar)]
+    cuts = low < limits[0], high > limits[1]
+    marks: Any = [(np.clip([low, high], *limits), {**bar, **THIN} if any(cuts) else bar)]
     marks += [([estimate], {"ls": "none", **tick})] if tick else []
-    for is_cut, limit, marker in zip((low < limits[0], high > limits[1]), limits, CUTS[along], strict=True):
+    for is_cut, limit, marker in zip(cuts, limits, CUTS[along], strict=True):
         marks += [([limit], {"color": bar["color"], "marker": marker, **CUT})] if is_cut else []
     for values, style in marks:
         across = [at] * len(values)
         axis.plot(*((values, across) if along == "x" else (across, values)), **style)
+    return any(cuts)
 
 
 def draw_forest(
@@ -395,7 +408,6 @@ def draw_forest(
     if not known:
         axis.set(xlabel=label)
         return
-    axis.set(xlabel=f"{label}\nbars: {name_level(level)}")
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean (n)", (1.02, 0.8), color=MUTED, **text)
     values: Any = ends
@@ -412,10 +424,15 @@ def draw_forest(
     axis.axvline(0, color=MUTED, lw=0.8)
     low, high = (float(end) for end in axis.dataLim.intervalx)
     limits = low - REACH * (high - low), high + REACH * (high - low)
-    bar = {"color": COLORS[5], "lw": 3.5, "alpha": 0.5}
+    if high > low:
+        axis.set_xlim(limits)
+    bar = {"color": COLORS[5], "lw": 5.5, "alpha": 0.5}
     tick = {"color": COLORS[1], "marker": "|", "ms": 10, "mew": 2}
-    for height, own in differences.items():
+    is_cut = [
         draw_interval(axis, height, own, level, bar, tick, along="x", limits=limits)
+        for height, own in differences.items()
+    ]
+    axis.set(xlabel=f"{label}\nbars: {name_level(level)}" + f"\n{BEYOND}" * any(is_cut))
     axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
     axis.set(ylim=(-len(known) + 0.4, 0.6))
     axis.xaxis.set_major_locator(MaxNLocator(4))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures.kinds import draw_ends, name_level
+from figures.kinds import BEYOND, draw_ends, name_level
 from figures.series import read_labels
 from figures.style import COLORS, MUTED, new_figure
 from simlab.core.results import Results
@@ -13,7 +13,7 @@ from simlab.studies.loading import load_claims
 from simlab.studies.remedy_ranking import MARGIN, Leaderboard, read_leaderboard
 
 SHOWN = (-1, 1.5)
-"""Limits of the axis of shares; an interval beyond them ends in a triangle."""
+"""Limits of the axis of shares, which cuts an interval beyond them."""
 
 
 def draw_recovery(results: Results, level: float) -> Figure:
@@ -44,10 +44,13 @@ def _draw_shares(axis: Any, board: Leaderboard, order: list[str], level: float) 
         {"color": COLORS[5], "lw": 3.5, "alpha": 0.5},
         {"color": COLORS[1], "marker": "|", "ms": 10, "mew": 2},
     )
+    is_cut = False
     for row in board.recovered:
         low, high = row.sample.interval(1 - level)
-        draw_ends(axis, order.index(row.arm), (low, row.share, high), bar, tick, along="x", limits=SHOWN)
-    axis.set(xlabel=f"fraction of the loss recovered\n(gray: margin)\nbars: {name_level(level)}", xlim=SHOWN)
+        ends = (low, row.share, high)
+        is_cut |= draw_ends(axis, order.index(row.arm), ends, bar, tick, along="x", limits=SHOWN)
+    words = f"fraction of the loss recovered\n(gray: margin)\nbars: {name_level(level)}"
+    axis.set(xlabel=words + f"\n{BEYOND}" * is_cut, xlim=SHOWN)
     axis.set_title("Fraction recovered")
 
 

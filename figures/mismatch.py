@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from figures.arms import ArmRoles, arm_styles
 from figures.kinds import (
     Panel,
-    arm_styles,
     describe_lines,
     draw_ends,
     draw_forest,
@@ -38,6 +38,7 @@ from simlab.studies.samples import Proportion
 NONE = "chain: no correction"
 CONTROL = "chain: BF16 control"
 TWO_BITS = "chain: 2 and 1 bits"
+ROLES = ArmRoles(NONE, (CONTROL,))
 SCATTERED = {"chain: token TIS": "token TIS", NONE: "no correction", CONTROL: "BF16 control"}
 DISTORTED = ("chain: GSPO, delta 3", "chain: GSPO", NONE, CONTROL)
 BINS = {"< 0.01": (0.0, 0.01), "0.01 to 0.1": (0.01, 0.1), "0.5 to 0.9": (0.5, 0.9), "> 0.9": (0.9, 1.0)}
@@ -69,6 +70,7 @@ OTHERS = {
 BIT_LABELS = {NONE: "2 bits (weights: 3)", TWO_BITS: "2 bits (weights: 1)"}
 """Mantissa bits of arms whose weights have more or fewer than their other numbers."""
 FLAGSHIP = ("no correction", "TIS", "GSPO", "BF16 control")
+FLAGSHIP_ROLES = ArmRoles(FLAGSHIP[0], FLAGSHIP[3:])
 FLAGSHIP_PANELS = (
     Panel("reward", "reward", limits=(0, 1)),
     Panel("rms_log_rho", "RMS log $\\rho$ (nats)", log=True),
@@ -161,7 +163,7 @@ def draw_change_points(results: Results, level: float) -> Figure:
     rows: Any = join_runs(results, "changes", ("arm", "initial_policy", "steps"))
     figure, (axis,) = new_figure(4.2)
     arms = [arm for arm in DISTORTED if arm in set(rows["arm"])]
-    for number, (arm, style) in enumerate(arm_styles(arms, read_labels(results)).items()):
+    for number, (arm, style) in enumerate(arm_styles(arms, read_labels(results), ROLES).items()):
         color = style["color"]
         for row, metric in enumerate(METRICS):
             changes = rows[(rows["arm"] == arm) & (rows["metric"] == metric)]
@@ -298,7 +300,7 @@ def draw_flagship(results: Results, level: float) -> Figure:
     rare = bins[(bins["high"] <= RARE) & (bins["tokens"] > 0)]
     rare = pool_tokens(rare, "mean_rho", ("arm", "warm_start", "step")).rename("mean_rho").reset_index()
     figure, axes = new_figure(2.5, ncols=len(FLAGSHIP_PANELS))
-    styles = arm_styles(FLAGSHIP)
+    styles = arm_styles(FLAGSHIP, roles=FLAGSHIP_ROLES)
     for axis, panel in zip(axes, FLAGSHIP_PANELS, strict=True):
         rows = steps if panel.metric in steps else rare
         by_arm = {

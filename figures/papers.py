@@ -15,6 +15,7 @@ DIFFERS = {
     "acrl Tab. 7": COARSER,
     "acrl Tab. 8": COARSER,
     "acrl Tab. 9": f"{COARSER}; 0.65 in addition",
+    "cancel Fig. 2": "differences from GSPO; GRPO is in `cancel_tab1`",
     "cancel Tab. 1": "addition after a template instead of the tasks of the paper",
     "cancel Tab. 2": "addition with two correct spellings; a gain of 0.15 instead of a reward of 0.70",
 }

@@ -4,7 +4,7 @@ Seeds of one initial policy are averaged. Arms are compared on the initial polic
 figure have.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -69,6 +69,13 @@ def curves(
     by_arm = {arm: by_arm[arm] for arm in arms if arm in by_arm}
     shared = set.intersection(*(set(curve.columns) for curve in by_arm.values())) if by_arm else set()
     return {arm: curve[sorted(shared)] if shared else curve for arm, curve in by_arm.items()}
+
+
+def subtract(by_arm: Mapping[str, pd.DataFrame], reference: str) -> dict[str, pd.DataFrame]:
+    """Return the curves of the other arms minus that of `reference`, by initial policy; none without it."""
+    if reference not in by_arm:
+        return {}
+    return {arm: curve - by_arm[reference] for arm, curve in by_arm.items() if arm != reference}
 
 
 def smooth(curve: Any, average: str = "mean") -> Any:

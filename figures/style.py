@@ -1,6 +1,7 @@
 """One style for all figures: color-blind-safe, legible in print at column width."""
 
 import io
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -30,6 +31,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#6b6b6b"
 LETTERS_PER_LINE = 100  # of a legend across a page
+LETTERS_OF_TITLE = 140  # of the title of a legend across a page
 
 RC: Any = {
     "figure.dpi": 100,
@@ -102,10 +104,13 @@ def legend_above(figure: Figure, axes: Iterable[Axes], title: str | None = None)
     if not handles:
         return
     letters = sum(len(label) + 8 for label in handles)
-    lines = -(-letters // round(LETTERS_PER_LINE * figure.get_figwidth() / PAGE))
+    pages = figure.get_figwidth() / PAGE
+    lines = -(-letters // round(LETTERS_PER_LINE * pages))
     columns = -(-len(handles) // lines)
     where: Any = {"loc": "outside upper center", "ncols": columns, "fontsize": 6.5}
-    figure.legend(handles.values(), handles, title=title, title_fontsize=6.5, **where)
+    title = textwrap.fill(title, round(LETTERS_OF_TITLE * pages)) if title else None
+    legend = figure.legend(handles.values(), handles, title=title, title_fontsize=6.5, **where)
+    legend.get_title().set_multialignment("center")
 
 
 def line_style(number: int) -> LineStyle:

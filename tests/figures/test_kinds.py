@@ -10,12 +10,13 @@ import pytest
 
 from experiments.arms.catalog import ALL_ARMS
 from figures import mismatch
+from figures.arms import ArmRoles, arm_styles, find_roles
 from figures.catalog import FIGURES, HACKING
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
-from figures.kinds import Bars, Curves, Forest, Panel, arm_styles, describe_lines, draw_panel
-from figures.series import curves, measure, smooth
-from figures.style import PAGE, RC, new_figure, render
+from figures.kinds import BEYOND, THIN, Bars, Curves, Forest, Panel, describe_lines, draw_panel
+from figures.series import curves, measure, smooth, subtract
+from figures.style import COLORS, DASHES, PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
@@ -68,7 +69,7 @@ def _panel(panel, **values):
 
 def test_panel_ends_show_the_interval_of_the_last_quarter():
     policies = [np.where(STEPS >= 70, late, 9.0) for late in (5.0, 5.02, 5.05)]
-    (bar,) = [line for line in _panel(Panel("m", "m"), one=policies).lines if line.get_linewidth() == 2.2]
+    (bar,) = [line for line in _panel(Panel("m", "m"), one=policies).lines if line.get_linewidth() == 3.4]
     expected = paired_effect([5.0, 5.02, 5.05], 0.0, STARTS, level=0.99)
     assert bar.get_ydata() == pytest.approx([expected.low, expected.high])
     assert bar.get_xdata()[0] > STEPS[-1]
@@ -83,6 +84,34 @@ def test_panel_shows_all_policies_and_cuts_long_intervals():
     assert marks["v"].get_ydata() == pytest.approx([low])
     assert marks["^"].get_ydata() == pytest.approx([high])
     assert sorted(marks["o"].get_ydata()) == [1, 2, 4]
+    assert any(line.get_linewidth() == THIN["lw"] and len(line.get_ydata()) == 2 for line in axis.lines)
+
+
+@pytest.mark.parametrize(("values", "is_cut"), [((1.0, 2.0, 4.0), True), ((0.0, 0.0, 9.0, 9.1), False)])
+def test_legend_explains_triangles_only_when_an_interval_is_cut(values, is_cut):
+    results = _made([("one", str(n), 0, [value] * 4) for n, value in enumerate(values)])
+    figure = Curves((Panel("reward", "reward"),), ("one",)).draw(results, 0.99 if is_cut else 0.5)
+    assert (BEYOND in figure.legends[0].get_title().get_text()) == is_cut
+
+
+def test_forest_axis_shows_the_policies_and_cuts_long_intervals():
+    rows = [("one", str(n), 0, [value] * 4) for n, value in enumerate((0.0, 1.0, 2.0))]
+    rows += [("other", str(n), 0, [0.0] * 4) for n in range(3)]
+    kind = Forest({"one": "other"}, {"label": measure(late("reward", "reward"))}, 1.5)
+    (axis,) = kind.draw(_made(rows), 0.9999).axes
+    assert axis.get_xlim() == pytest.approx((-0.2, 2.2))
+    assert axis.get_xlabel().endswith(BEYOND)
+    assert {"<", ">"} <= {line.get_marker() for line in axis.lines}
+
+
+def test_curves_minus_an_arm_pair_initial_policies():
+    rows = [("one", "a", 0, [3.0] * 4), ("one", "b", 0, [5.0] * 4)]
+    rows += [("other", "a", 0, [1.0] * 4), ("other", "b", 0, [4.0] * 4)]
+    figure = Curves((REWARD_PANEL,), ("one", "other"), minus="other").draw(_made(rows))
+    assert figure.axes[0].get_ylabel() == "reward\nminus other"
+    assert figure.axes[0].lines[0].get_ydata() == pytest.approx([1.5] * 4)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one"]
+    assert subtract({"one": pd.DataFrame()}, "absent") == {}
 
 
 def test_panel_means_are_geometric_on_log_axes():
@@ -151,12 +180,32 @@ def test_figure_rejects_results_that_lack_an_arm(monkeypatch):
         FIGURES["hacking_fig2"].draw(stored)
 
 
-def test_looks_of_fixed_arms_are_the_same_everywhere():
-    assert (
-        arm_styles(("x", "no correction", "BF16 control"))["no correction"]
-        == arm_styles(("no correction",))["no correction"]
-    )
-    assert len({style["color"] for style in arm_styles(("x", "no correction", "BF16 control")).values()}) == 3
+def test_styles_of_untreated_arm_and_control_are_their_own():
+    roles = ArmRoles("plain", ("absent", "bf16", "another control"))
+    many = arm_styles((*"abcdefgh", "another control", "bf16", "plain"), roles=roles)
+    looks = {arm: (style["color"], style["ls"]) for arm, style in many.items()}
+    assert looks["plain"] == (COLORS[0], DASHES[0])
+    assert looks["bf16"] == (COLORS[-1], DASHES[-1])
+    assert len(set(looks.values())) == len(many)
+    assert [color for color, _ in looks.values()].count(COLORS[-1]) == 1
+    assert arm_styles(("plain",), roles=roles)["plain"] == many["plain"]
+    assert {style["color"] for style in arm_styles("abcdefg").values()}.isdisjoint({COLORS[0], COLORS[-1]})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "untreated", "controls"),
+    [
+        (HACKING, mismatch.NONE, [mismatch.CONTROL]),
+        ("length_wide_dynamics", "length, wide: no schedule", ["length, wide: BF16"]),
+        ("noise_dynamics", "chain: weights in one bit, nearest", [mismatch.CONTROL]),
+        ("acrl_algorithms", "chain: DAPO", ["chain: DAPO, BF16 control", "chain: PPO, BF16 control"]),
+        ("cancel_dynamics", "template: DFPO without transform", []),
+        ("formats", "", []),
+    ],
+)
+def test_roles_come_from_design_and_criteria(experiment, untreated, controls):
+    roles = find_roles(experiment)
+    assert (roles.untreated, list(roles.controls)) == (untreated, controls)
 
 
 @pytest.mark.parametrize("name", ["hacking_fig2", "cancel_tab3", "cancel_tab2"])
