@@ -71,7 +71,7 @@ def curves(
     return {arm: curve[sorted(shared)] if shared else curve for arm, curve in by_arm.items()}
 
 
-def smooth(curve: Any, average: str = "mean") -> Any:
+def smooth(curve: pd.Series, average: str = "mean") -> pd.Series:
     """Return the centered moving mean or median of a series; NaN at the ends, where no window is complete."""
     half = max(0, int(WINDOW * len(curve) - 1) // 2)
     return getattr(curve.rolling(2 * half + 1, center=True), average)()
