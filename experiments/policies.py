@@ -4,9 +4,10 @@ Runs of different arms with the same label start from the same policy.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-CHAIN_TRAINING: dict[str, Any] = {
+from simlab.core.json_value import Json
+
+CHAIN_TRAINING: dict[str, Json] = {
     "steps": 4000,
     "batch": 16,
     "demo_error_rate": 0.02,
@@ -15,7 +16,7 @@ CHAIN_TRAINING: dict[str, Any] = {
 }
 """Policies trained at a quarter of this rate are sharper, and their runs collapse without any mismatch
 (`LOG.md`)."""
-MOE_TRAINING: dict[str, Any] = {
+MOE_TRAINING: dict[str, Json] = {
     **CHAIN_TRAINING,
     "lr_warmup_steps": 1000,
     "optimizer": {"learning_rate": 4e-3},
@@ -24,14 +25,14 @@ MOE_TRAINING: dict[str, Any] = {
 
 
 # Pilots had other initial policies, of the seeds 0 to 3.
-def _train_policies(task: str, seeds: Iterable[int], **training: Any) -> dict[str, dict[str, Any]]:
+def _train_policies(task: str, seeds: Iterable[int], **training: Json) -> dict[str, dict[str, Json]]:
     return {f"{task} {seed}": {"seed": seed, **training} for seed in seeds}
 
 
 CANCEL_SEEDS = range(28, 52)
 # The seeds 4 to 27 were those of an edition whose rule changed after the run.
 RECURRENCE_POLICIES = _train_policies("recurrence", CANCEL_SEEDS, steps=1500, batch=32, demo_error_rate=0.02)
-WRONG_DIGITS: dict[str, Any] = {"steps": 1500, "demo_error_rate": 0.3}
+WRONG_DIGITS: dict[str, Json] = {"steps": 1500, "demo_error_rate": 0.3}
 """Enough updates to learn addition, from demonstrations that leave much to gain."""
 TEMPLATE_POLICIES = _train_policies("template", CANCEL_SEEDS, **WRONG_DIGITS)
 SPELLING_POLICIES = _train_policies("two_spellings", CANCEL_SEEDS, **WRONG_DIGITS)

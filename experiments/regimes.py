@@ -6,8 +6,8 @@ add-sharp-S.npz` made the files of `WARM_STARTS`.
 """
 
 from dataclasses import replace
-from typing import Any
 
+from simlab.core.json_value import Json
 from simlab.studies.records import Regime
 
 STEPS = 400
@@ -18,7 +18,7 @@ TRAINED = {"demo_error_rate": 0.15, "min_lr_ratio": 1.0, "train_size": 4096}
 CONTROL = "f32/bf16"
 NOISY = ("f32/fp8-s4-truncated", "f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all")
 """Engine pairs by increasing mismatch."""
-BASE: dict[str, Any] = {
+BASE: dict[str, Json] = {
     "engines": NOISY[-1],
     "task": "add",
     "model": "tiny-llama",

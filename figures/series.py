@@ -78,7 +78,7 @@ def subtract(by_arm: Mapping[str, pd.DataFrame], reference: str) -> dict[str, pd
     return {arm: curve - by_arm[reference] for arm, curve in by_arm.items() if arm != reference}
 
 
-def smooth(curve: Any, average: str = "mean") -> Any:
+def smooth(curve: pd.Series, average: str = "mean") -> pd.Series:
     """Return the centered moving mean or median of a series; NaN at the ends, where no window is complete."""
     half = max(0, int(WINDOW * len(curve) - 1) // 2)
     return getattr(curve.rolling(2 * half + 1, center=True), average)()

@@ -1,6 +1,6 @@
 """simlab: a numerical-precision simulation lab for reinforcement learning of language models."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simlab.core.plugins import import_module
 from simlab.core.version import __version__ as __version__
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["SweepResult", "grid", "listed", "load", "run_config", "sampled", "seeds_needed", "sweep"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the sweeps, and JAX with them, at the first use of a public name."""
     if name in __all__:
         return getattr(import_module("simlab.sweeps"), name)
@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names and the packages imported so far, without the imports of this file."""
-    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING", "import_module"})
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "import_module"})

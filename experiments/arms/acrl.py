@@ -1,11 +1,11 @@
 """Arms of *acrl* on chains of 64 terms: its correction, PPO, DAPO, and E4M3 rounded to nearest."""
 
 from dataclasses import replace
-from typing import Any
 
 from experiments.arms.chains import NONE, TWO_BITS
 from experiments.arms.changes import NEAREST, NEAREST_E4M3, objective
 from experiments.regimes import CONTROL
+from simlab.core.json_value import Json
 from simlab.studies.design import Arm
 
 TIS5, ACRL = "token TIS at 5", "ACRL 0.35"
@@ -38,13 +38,13 @@ def _acrl(
     x_from: str = NONE,
     base: str = "grpo",
     clip: float = 5.0,
-    **changes: Any,
+    **changes: Json,
 ) -> Arm:
     controlled = objective(f"{base}+acrl", acrl_gamma=gamma, acrl_clip=clip)
     return Arm({**controlled, **changes}, x_factor=factor, x_from=x_from)
 
 
-def _long(maximized: dict[str, Any], **changes: Any) -> Arm:
+def _long(maximized: dict[str, Json], **changes: Json) -> Arm:
     return Arm({**maximized, **NEAREST_E4M3.engines(), **changes}, steps=LONG_STEPS)
 
 

@@ -1,10 +1,10 @@
 """Arms of *cancel*: on-policy in both engines, on tasks with many or with two correct answers."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from experiments.arms.changes import EQUAL, objective
 from experiments.policies import SPELLING_POLICIES, TEMPLATE_POLICIES
+from simlab.core.json_value import Json
 from simlab.studies.design import Arm
 
 CANCEL = {
@@ -24,7 +24,7 @@ CANCEL_RATE = 1e-4
 """GSPO learns at it, and at clip ranges of 3e-4 and 4e-4 0.1 to 0.4 of its tokens are clipped."""
 
 
-def _cancel(task: str, policies: Mapping[str, Any], name: str, group: int = 16) -> Arm:
+def _cancel(task: str, policies: Mapping[str, Json], name: str, group: int = 16) -> Arm:
     changes = {
         "task": task,
         "model": "tiny-dense",

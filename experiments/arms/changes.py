@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from experiments.regimes import BASE
+from simlab.core.json_value import Json
 from simlab.studies.design import Arm
 from simlab.training.schedules import Halving
 
@@ -13,12 +13,12 @@ WARMUP, PERIOD = BASE["schedule"]["lr_warmup_steps"], PILOT_STEPS // 4
 EQUAL = "f32/f32"
 
 
-def objective(name: str, **numbers: Any) -> dict[str, Any]:
+def objective(name: str, **numbers: Json) -> dict[str, Json]:
     """Return the objective `name` with overrides, as a change of the config."""
     return {"objective": {"name": name, **numbers}}
 
 
-def schedule(name: str, **numbers: Any) -> dict[str, Any]:
+def schedule(name: str, **numbers: Json) -> dict[str, Json]:
     """Return the schedule `name` after the warm-up of the regime, as a change of the config."""
     return {"schedule": {"name": name, "lr_warmup_steps": WARMUP, **numbers}}
 
@@ -36,13 +36,13 @@ class NoisyEngine:
     """An inference engine with some of its sites changed; the training engine computes in float32."""
 
     inference_engine: str
-    sites: Mapping[str, Any] = field(default_factory=dict)
+    sites: Mapping[str, Json] = field(default_factory=dict)
 
-    def engines(self, **spared: Any) -> dict[str, Any]:
+    def engines(self, **spared: Json) -> dict[str, Json]:
         """Return the pair, with other sites of the inference engine changed."""
         return {"engines": {"name": f"f32/{self.inference_engine}", "infer": {**self.sites, **spared}}}
 
-    def exact(self) -> dict[str, Any]:
+    def exact(self) -> dict[str, Json]:
         """Return the pair whose training engine rounds equally."""
         both = {"train": self.sites, "infer": self.sites}
         return {"engines": {"name": f"{self.inference_engine}/{self.inference_engine}", **both}}
@@ -55,7 +55,7 @@ def narrow(engine: str, activations: int, weights: int, **how: str) -> NoisyEngi
     return NoisyEngine(engine, {"projection": sites})
 
 
-def one_bit(rounding: str) -> dict[str, Any]:
+def one_bit(rounding: str) -> dict[str, Json]:
     """Return engines whose weights alone differ: one mantissa bit of E4M3, a scale per column."""
     e4m3 = {"name": "e4m3fn", "mantissa_bits": 1}
     weights = {"format": e4m3, "rounding": rounding, "scaling": "per-channel"}

@@ -1,15 +1,14 @@
 """Arms on recurrences, with up to 128 tokens per response; longer responses get more reward."""
 
-from typing import Any
-
 from experiments.arms.changes import TRUNCATED, objective, schedule
 from experiments.policies import RECURRENCE_POLICIES
 from experiments.regimes import CONTROL
+from simlab.core.json_value import Json
 from simlab.studies.design import Arm
 
 SURGE = 2.0
 """A surge begins where responses are this many times as long as in the first steps."""
-WIDER: dict[str, Any] = {"model": {"name": "tiny-llama", "hidden_size": 96, "intermediate_size": 160}}
+WIDER: dict[str, Json] = {"model": {"name": "tiny-llama", "hidden_size": 96, "intermediate_size": 160}}
 PERIODS = {"triggered": 1.8, "triggered late": 250 / 110}
 """Periods over the step of the surge: that of the paper, and the one under which its 4B model collapses."""
 LENGTHS = {
@@ -17,7 +16,7 @@ LENGTHS = {
     "BF16": {"engines": CONTROL},
     **{name: schedule("length-triggered", rise=SURGE, delay=delay) for name, delay in PERIODS.items()},
 }
-RECURRENCE: dict[str, Any] = {
+RECURRENCE: dict[str, Json] = {
     "task": {"name": "recurrence", "difficulty": 128},
     "prompts_per_step": 4,
     "optimizer.learning_rate": 4e-4,

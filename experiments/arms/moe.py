@@ -1,17 +1,16 @@
 """Arms of an MoE alone: a router in float32, routing replay, and runs with a learning rate near 0."""
 
-from typing import Any
-
 from experiments.arms.changes import EQUAL, FP32_ROUTER, NEAREST_E4M3, TRUNCATED
 from experiments.regimes import CONTROL
+from simlab.core.json_value import Json
 from simlab.studies.design import Arm
 
 ROUTER, R2, R3 = "fp32 router", "R2", "R3"
-MOE_MODEL: dict[str, Any] = {"model": {"name": "tiny-moe", "qk_norm": False}}
+MOE_MODEL: dict[str, Json] = {"model": {"name": "tiny-moe", "qk_norm": False}}
 """The model of the regime with eight experts of a third of its width, of which two compute a token."""
 
 
-def _replay(mode: str) -> dict[str, Any]:
+def _replay(mode: str) -> dict[str, Json]:
     return {"engines": {**TRUNCATED.engines()["engines"], "replay": mode}}
 
 

@@ -1,17 +1,16 @@
 """Arms in the setting of *lr*, on chains of 64 terms: on-policy, RLOO, clip 0.2 and 0.28."""
 
-from typing import Any
-
 from experiments.arms.chains import MEAN_RATE, MIS, RATE, SEQ_MIS, SEQ_TIS, SLOW, TIS
 from experiments.arms.changes import PERIOD, objective, schedule
 from experiments.arms.names import constant_arm, halving_arm, rloo_arm
 from experiments.regimes import CONTROL
+from simlab.core.json_value import Json
 from simlab.studies.design import Arm
 
 RLOO, RLOO_BF16, RLOO_FEW, RLOO_FP16 = "RLOO", "RLOO, BF16", "RLOO, 25% of the prompts", "RLOO, FP16"
 
 
-def _rloo(correction: str, /, **changes: Any) -> Arm:
+def _rloo(correction: str, /, **changes: Json) -> Arm:
     maximized = objective(f"rloo{correction}", clip_low=0.2, clip_high=0.28)
     return Arm({**maximized, "minibatches": 1, **changes})
 

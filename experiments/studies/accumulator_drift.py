@@ -10,6 +10,7 @@ from experiments.regimes import BASE, CONTROL
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
 from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies.verdicts import measure_trials
@@ -24,14 +25,14 @@ ROUND_OFF = 1e-6
 COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
 
 
-def _narrow_accumulator() -> dict[str, Any]:
+def _narrow_accumulator() -> dict[str, Json]:
     core = {"fraction_bits": NARROW, "result_bits": NARROW}
     product = {"accumulator": core}
     attention = {"score_accumulator": core, "value_accumulator": {"inner": core}}
     return {"projection": product, "lm_head": product, "attention": attention}
 
 
-ARMS: dict[str, Any] = {
+ARMS: dict[str, Json] = {
     SAME: "h100-bf16/h100-bf16",
     GPUS: "a100-bf16/h100-bf16",
     NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrow_accumulator()},
@@ -40,7 +41,7 @@ ARMS: dict[str, Any] = {
 }
 """Engine pairs; in the first three all sites round equally and only the accumulators differ."""
 
-DRIFT_BASE: dict[str, Any] = {
+DRIFT_BASE: dict[str, Json] = {
     **BASE,
     "objective": {"name": "grpo", "clip_low": 1.0, "clip_high": 1e9},
     "optimizer": {**BASE["optimizer"], "max_grad_norm": 1e9},

@@ -21,7 +21,7 @@ from experiments.studies.repeated_runs import (
 )
 from experiments.studies.runs import CHUNK, Frames, block_specs, policy_folder, record_arms
 from simlab.core.experiment import ExperimentContext
-from simlab.core.pytree import Scalar, pytree
+from simlab.core.pytree import Integer, Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
@@ -52,7 +52,7 @@ def distances(batch: TokenBatch) -> Array:
 class Distance:
     """ACRL with X and Y in one of the `distances`, per group."""
 
-    which: Any
+    which: Integer
     reference: Scalar
 
     def __call__(self, batch: TokenBatch, advantages: Array) -> Array:

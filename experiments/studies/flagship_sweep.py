@@ -8,6 +8,7 @@ import pandas as pd
 
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.sweeps import Grid, sweep
@@ -29,7 +30,7 @@ def run(run: ExperimentContext) -> None:
 
 def record(
     run: ExperimentContext,
-    base: Mapping[str, Any],
+    base: Mapping[str, Json],
     points: Grid,
     runs_per_batch: int | None,
     start: str = "warm_start",

@@ -10,7 +10,6 @@ precision, mismatch and stability, so the screen does not read these.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jax import Array
@@ -22,6 +21,7 @@ from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
 from experiments.studies.repeated_runs import load_policies
 from experiments.studies.runs import SMOKE, RunSpec, policy_folder
 from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.core.json_value import Json
 from simlab.engines import find_engine
 from simlab.models.parameters import Params
 from simlab.training.checkpoints import save_tree
@@ -57,14 +57,14 @@ class Screening:
 
     named: Callable[[str], str]
     file: str
-    training: dict[str, Any]
+    training: dict[str, Json]
     first_seed: int = FIRST_SEED
 
     def run(self, run: ExperimentContext) -> None:
         """Train seed by seed until enough policies pass; in smoke mode until one does."""
         run.configure(training=self.training, min_reward=MIN_REWARD, held_out_prompts=HELD_OUT)
         wanted = 1 if run.smoke else POLICIES
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, Json]] = []
         for seed in range(self.first_seed, self.first_seed + MAX_SEEDS):
             rows.append(self._screen(run, seed))
             run.report(f"{self.file} {seed}: held-out reward {rows[-1]['held_out_reward']:.3f}")
@@ -75,7 +75,7 @@ class Screening:
         run.seeds(row["seed"] for row in rows)
         run.table("initial_policies", rows)
 
-    def _screen(self, run: ExperimentContext, seed: int) -> dict[str, Any]:
+    def _screen(self, run: ExperimentContext, seed: int) -> dict[str, Json]:
         """Train one policy, measure its reward and save it if it passes; return its row."""
         changes = {**ARMS[self.named(BF16)].changes, **(SMOKE if run.smoke else {}), "seed": seed}
         changes["warm_start"] = {"seed": seed, **self.training}

@@ -7,7 +7,6 @@ the scale constant.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,13 @@ import numpy as np
 
 from experiments.arms.catalog import MATCHED
 from experiments.regimes import BASE
-from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnostics, rows_of_step
+from experiments.studies.observed_runs import (
+    EVERY,
+    SMOKE_EVERY,
+    DiagnosticRow,
+    build_diagnostics,
+    rows_of_step,
+)
 from experiments.studies.repeated_runs import curves, describe_runs, join_frames, load_policies
 from experiments.studies.runs import Frames, RunSpec, block_specs, policy_folder, record_arms, run_sweep
 from simlab.core.experiment import ExperimentContext
@@ -112,7 +117,7 @@ def read_targets(run: ExperimentContext, followed: Sequence[RunSpec]) -> np.ndar
 
 def follow_noise(
     run: ExperimentContext, wanted: Sequence[RunSpec], keys: Sequence[str], targets: np.ndarray
-) -> tuple[HostMetrics, list[dict[str, Any]]]:
+) -> tuple[HostMetrics, list[DiagnosticRow]]:
     """Train the runs of `wanted` side by side; return their metrics [runs, steps] and diagnostics."""
     _, params = load_policies(wanted, policy_folder(run))
     members = [
@@ -127,7 +132,7 @@ def follow_noise(
     assert recipe.sampling.noise is not None
     noise = FollowingNoise(compile_batch(recipe, state), targets, recipe.sampling.noise.kind)
     every = SMOKE_EVERY if run.smoke else EVERY
-    rows: list[dict[str, Any]] = []
+    rows: list[DiagnosticRow] = []
 
     def record(chunk: Chunk) -> None:
         if chunk.step % every == 0:

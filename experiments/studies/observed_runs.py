@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from jax import Array
 
 from experiments.regimes import BASE
 from experiments.studies import diagnostics as diagnostic_code
@@ -29,6 +30,7 @@ from simlab.core.experiment import ExperimentContext
 from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
+from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import Grid, recipe_of
 from simlab.sweeps.compilation import forget_compiled
@@ -52,6 +54,8 @@ from simlab.training.recipe import Recipe, TrainState
 
 EVERY, SMOKE_EVERY = 20, 10
 POLL_SECONDS = 1.0
+DiagnosticRow = Mapping[str, str | float]
+"""Diagnostics of a run after a step; `run` is the key of the run."""
 MEMORY_LIMIT = 2e9
 """Bytes of memory above which a process forgets its compiled functions, which the cache folder keeps."""
 
@@ -263,7 +267,7 @@ def observe_batch(
         diagnose = partial(build_diagnostics(observation.diagnostics), recipe_of(batch[0].config))
     else:
         diagnose = partial(build_diagnostics(observation.diagnostics, recipes=0), recipe)
-    rows: list[dict[str, Any]] = []
+    rows: list[DiagnosticRow] = []
 
     def record(chunk: Chunk) -> None:
         if chunk.step % observation.every == 0:
@@ -289,13 +293,15 @@ def observe_batch(
 
 
 @cache
-def build_diagnostics(names: tuple[str, ...], recipes: int | None = None) -> Callable[..., Mapping[str, Any]]:
+def build_diagnostics(
+    names: tuple[str, ...], recipes: int | None = None
+) -> Callable[..., Mapping[str, Array]]:
     """Return a function of a recipe, stacked states and initial parameters that computes `names`.
 
     `recipes` is the axis of the runs in the recipe, None for one that all share.
     """
 
-    def diagnose(recipe: Recipe, state: TrainState, base: Any) -> dict[str, Any]:
+    def diagnose(recipe: Recipe, state: TrainState, base: Params | None) -> dict[str, Array]:
         subject = DiagnosticContext(release_constants(recipe), state, base)
         return {key: value for name in names for key, value in DIAGNOSTIC_CATALOG[name](subject).items()}
 
@@ -304,7 +310,7 @@ def build_diagnostics(names: tuple[str, ...], recipes: int | None = None) -> Cal
 
 def rows_of_step(
     names: Sequence[str], step: int, values: Mapping[str, np.ndarray]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[DiagnosticRow]:
     """Yield the diagnostics of runs after a step, a row each."""
     for index, name in enumerate(names):
         yield {"run": name, "step": step} | {key: float(value[index]) for key, value in values.items()}

@@ -3,16 +3,20 @@
 from typing import Any
 
 from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.core.json_value import Json
 from simlab.sweeps import sweep
 
-BASE: dict[str, Any] = {
+BASE: dict[str, Json] = {
     "task": "add",
     "model": "tiny-llama",
     "warm_start": "add-tiny-llama-0",
     "objective": "grpo",
     "steps": 40,
 }
-OVER: dict[str, Any] = {"engines": ["f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all"], "seed": [0, 1]}
+OVER: dict[str, Json] = {
+    "engines": ["f32/fp8-e4m3-truncated-all", "f32/fp8-s2-truncated-all"],
+    "seed": [0, 1],
+}
 LATE = 30
 """First step of the means."""
 SMOKE = {

@@ -28,6 +28,7 @@ from simlab.serving.open_engine import find_interpreter
 from simlab.serving.protocol import RealEngine
 from simlab.serving.real_training import engine_rollout
 from simlab.serving.vllm_engine import VllmEngine
+from simlab.studies.estimands import Frame
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import load_tree
 from simlab.training.loop import Advance, CheckpointWriter, learn_from, resume, train
@@ -122,7 +123,7 @@ def run(run: ExperimentContext) -> None:
     shutil.rmtree(run.out / "states")
 
 
-def numbers(steps: Any) -> dict[str, float]:
+def numbers(steps: Frame) -> dict[str, float]:
     """Return the compared numbers of one run per arm: growth, level, reward, effects of the remedies."""
     quarter = max(1, (int(steps["step"].max()) + 1) // 4)
     values = {}
@@ -139,7 +140,7 @@ def numbers(steps: Any) -> dict[str, float]:
     return {name: float(value) for name, value in sorted(values.items())}
 
 
-def agreement(steps: Any) -> list[dict]:
+def agreement(steps: Frame) -> list[dict]:
     """Compare each number of vLLM with the 95% prediction interval of one more emulated run."""
     real = numbers(steps[steps["sampling_engine"] == REAL])
     emulated = [numbers(rows) for _, rows in steps[steps["sampling_engine"] == EMULATION].groupby("seed")]

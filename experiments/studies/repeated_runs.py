@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import pandas as pd
 
 from experiments.arms.catalog import EARLY_FORK, FORK_OTHER_DATA, FORKS, UNTREATED
 from experiments.regimes import BASE
-from experiments.studies.observed_runs import build_diagnostics, rows_of_step
+from experiments.studies.observed_runs import DiagnosticRow, build_diagnostics, rows_of_step
 from experiments.studies.runs import (
     CHUNK,
     Frames,
@@ -101,7 +100,7 @@ def curves(keys: Sequence[str], parts: Sequence[Mapping[str, np.ndarray]], first
     return pd.DataFrame(columns | {name: values.reshape(-1) for name, values in joined.items()})
 
 
-def join_frames(runs: Sequence[Frame], steps: Sequence[Frame], rows: Sequence[Mapping[str, Any]]) -> Frames:
+def join_frames(runs: Sequence[Frame], steps: Sequence[Frame], rows: Sequence[DiagnosticRow]) -> Frames:
     """Return the tables of several arms from those of each; `rows` are the diagnostics of all of them."""
     frames = {"runs": runs, "steps": steps}
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}

@@ -84,7 +84,7 @@ class RunSpec:
     arm: str
     initial_policy: str
     seed: int
-    changes: Mapping[str, Any]
+    changes: Mapping[str, Json]
 
 
 def block_specs(name: str, block: int | None, smoke: bool) -> list[RunSpec]:

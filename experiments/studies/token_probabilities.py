@@ -72,7 +72,7 @@ def correlate(seen: dict[str, np.ndarray]) -> dict[str, float]:
     return {"pcc": float(np.corrcoef(train, infer)[0, 1]), "tokens": len(train)}
 
 
-def draw_tokens(seen: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def draw_tokens(seen: dict[str, np.ndarray]) -> list[dict[str, int | float]]:
     """Return the probabilities of up to `STORED` tokens, a row each."""
     runs, *where = np.nonzero(seen["mask"])
     chosen = np.random.default_rng(0).permutation(len(runs))[:STORED]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simlab.checkpoints.hugging_face_config import Json
+from simlab.checkpoints.hugging_face_config import JsonObject
 from simlab.checkpoints.safetensors_file import StoredTensor
 from simlab.core.catalog import lookup
 from simlab.models.config import TransformerConfig
@@ -83,7 +83,9 @@ def _config(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path
     architecture = values.get("general.architecture")
     model_type = lookup(ARCHITECTURES, architecture, "architecture")  # pyright: ignore[reportArgumentType]
     prefix = f"{architecture}."
-    json = Json({name.removeprefix(prefix): x for name, x in values.items() if name.startswith(prefix)}, path)
+    json = JsonObject(
+        {name.removeprefix(prefix): x for name, x in values.items() if name.startswith(prefix)}, path
+    )
     scaling = json.values.get("rope.scaling.type", "none")
     if scaling != "none" or "rope_freqs.weight" in tensors:
         raise ValueError(f"{path}: rope scaling {scaling!r} is not supported.")
@@ -110,7 +112,7 @@ def _config(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path
     )
 
 
-def _experts(json: Json) -> dict[str, Any]:
+def _experts(json: JsonObject) -> dict[str, Any]:
     return {
         "num_experts": json.integer("expert_count"),
         "num_experts_per_tok": json.integer("expert_used_count"),

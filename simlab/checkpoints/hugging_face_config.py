@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from json import loads
 from pathlib import Path
-from typing import Any
-
-from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup
+from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 
 ARCHITECTURES = {
@@ -20,7 +18,7 @@ ARCHITECTURES = {
 """Architecture -> model type. Qwen2.5 is Qwen2, SmolLM2 is Llama."""
 
 # Options of these architectures that change the computation, with their neutral values.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+_NEUTRAL: dict[str, tuple[Json, ...]] = {
     "hidden_act": ("silu",),
     "mlp_bias": (False,),
     "use_sliding_window": (False,),
@@ -31,10 +29,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Json:
+class JsonObject:
     """A JSON object of a file with typed access to its values."""
 
-    def __init__(self, values: Mapping[str, PyTree], file: Path):
+    def __init__(self, values: Mapping[str, Json], file: Path):
         """Wrap `values`; errors name `file`."""
         self.values, self.file = values, file
 
@@ -64,7 +62,7 @@ class Json:
         return value
 
 
-def read_json_object(file: Path) -> dict[str, PyTree]:
+def read_json_object(file: Path) -> dict[str, Json]:
     """Return the JSON object in a file of a Hugging Face checkpoint.
 
     Raises:
@@ -81,7 +79,7 @@ def read_json_object(file: Path) -> dict[str, PyTree]:
     return values
 
 
-def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerConfig:
+def parse_config_json(values: Mapping[str, Json], file: Path) -> TransformerConfig:
     """Return the config for the `values` of a `config.json`.
 
     Raises:
@@ -98,7 +96,7 @@ def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerCo
     # In Qwen3 and Llama this option also adds a bias to the output projection. Qwen2 always has biases.
     if model_type != "qwen2" and values.get("attention_bias"):
         raise _build_error(file, "attention_bias", True)
-    json = Json(values, file)
+    json = JsonObject(values, file)
     heads = json.integer("num_attention_heads")
     moe = model_type == "qwen3_moe"
     return TransformerConfig(
@@ -121,11 +119,11 @@ def parse_config_json(values: Mapping[str, PyTree], file: Path) -> TransformerCo
     )
 
 
-def _build_error(file: Path, name: str, value: Any) -> ValueError:
+def _build_error(file: Path, name: str, value: Json) -> ValueError:
     return ValueError(f"{file}: {name} {value!r} is not supported.")
 
 
-def _model_type(values: Mapping[str, PyTree], file: Path) -> str:
+def _model_type(values: Mapping[str, Json], file: Path) -> str:
     named, model_type = values.get("architectures"), values.get("model_type")
     if not named:
         by_type = {kind: kind for kind in ARCHITECTURES.values()}
@@ -139,7 +137,7 @@ def _model_type(values: Mapping[str, PyTree], file: Path) -> str:
     return expected
 
 
-def _head_dim(json: Json, heads: int, model_type: str) -> int:
+def _head_dim(json: JsonObject, heads: int, model_type: str) -> int:
     if model_type == "qwen3" and "head_dim" not in json.values:
         return 128
     width = json.integer("hidden_size")
@@ -150,7 +148,7 @@ def _head_dim(json: Json, heads: int, model_type: str) -> int:
     return json.integer("head_dim", width // heads)
 
 
-def _expert_count(json: Json) -> int:
+def _expert_count(json: JsonObject) -> int:
     """Return the number of experts from its older name, its newer one, or both if equal."""
     spellings = ("num_experts", "num_local_experts")
     counts = {name: json.integer(name) for name in spellings if json.values.get(name) is not None}
@@ -161,24 +159,24 @@ def _expert_count(json: Json) -> int:
     return next(iter(counts.values()))
 
 
-def _rope_theta(values: Mapping[str, PyTree], file: Path) -> float:
+def _rope_theta(values: Mapping[str, Json], file: Path) -> float:
     """Return the base of rotary embedding: `rope_theta`, in newer files in `rope_parameters`."""
-    rope: dict[str, PyTree] = {}
+    rope: dict[str, Json] = {}
     for name in ("rope_scaling", "rope_parameters"):
         options = values.get(name) or {}
         if not isinstance(options, dict) or not _is_plain_rope(options):
             raise _build_error(file, name, options)
         rope |= options
-    return Json({**values, **rope}, file).number("rope_theta", 10000.0)
+    return JsonObject({**values, **rope}, file).number("rope_theta", 10000.0)
 
 
-def _is_plain_rope(options: Mapping[str, PyTree]) -> bool:
+def _is_plain_rope(options: Mapping[str, Json]) -> bool:
     named = set(options) <= {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
     kind = options.get("rope_type", options.get("type", "default"))
     return named and kind == "default" and options.get("partial_rotary_factor", 1) == 1
 
 
-def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[str, PyTree]:
+def to_config_json(config: TransformerConfig, dtype: str, longest: int) -> dict[str, Json]:
     """Return the values of `config.json` for weights of `dtype` and up to `longest` tokens.
 
     Includes fields that a dense model does not use, so that the config round-trips.

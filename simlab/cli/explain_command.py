@@ -1,7 +1,8 @@
 """`simlab explain`: find the source of the mismatch of a policy."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -90,7 +91,7 @@ def _reject_options(options: dict[str, str | None], kind: str) -> None:
 
 def _read_start(
     run: str, arm: str | None, pair: str | None, model: str | None, task: str | None
-) -> dict[str, Any]:
+) -> Mapping[str, object]:
     """Return the fields of a run from a warm start."""
     _check_start(run, model)
     _reject_options({"--arm": arm}, f"a sweep directory, and {run} is a warm start")
@@ -112,7 +113,7 @@ def _check_start(run: str, model: str | None) -> None:
         raise ValueError(f"RUN must be a sweep directory or a warm start, got {run!r}: {error}") from error
 
 
-def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
+def _read_sweep(folder: Path, arm: str | None) -> Mapping[str, object]:
     """Return the dotted fields of one run of a finished sweep."""
     from simlab.core.catalog import lookup
     from simlab.sweeps.result import load
@@ -125,11 +126,11 @@ def _read_sweep(folder: Path, arm: str | None) -> dict[str, Any]:
     return result.fields(str(runs.iloc[0]["run"]))
 
 
-def _without_policy(values: dict[str, Any]) -> dict[str, Any]:
+def _without_policy(values: Mapping[str, object]) -> Mapping[str, object]:
     return {name: value for name, value in values.items() if not name.startswith("warm_start")}
 
 
-def _load_policy(values: dict[str, Any], params: Path | None):
+def _load_policy(values: Mapping[str, object], params: Path | None):
     """Return config and recipe of the run, and the parameters to explain."""
     import tempfile
 

@@ -1,11 +1,7 @@
 """The type of values that JSON can hold."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
-
-    Json = PyTree[None | bool | int | float | str]
-else:
-    # jaxtyping imports JAX, which the readers of logs must not need.
-    Json = object
+Json = Any
+"""None, a bool, int, float or str, or a list or table of these. A recursive type would need a check of the
+type at each access to a nested value."""

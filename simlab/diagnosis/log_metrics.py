@@ -4,13 +4,12 @@ A test compares each with the metric of the same name.
 """
 
 import numpy as np
-from jaxtyping import PyTree
 
 from simlab.diagnosis.log import TokenLog, log_rho
 from simlab.metrics.probability_bins import PROBABILITY_EDGES
 
 
-def measure(log: TokenLog) -> dict[str, PyTree]:
+def measure(log: TokenLog) -> dict[str, float | np.floating | np.ndarray]:
     """Return every metric of a log without masked tokens: a float, or an array over probability bins."""
     if not len(log.logp_train):
         return {}
@@ -24,7 +23,9 @@ def measure(log: TokenLog) -> dict[str, PyTree]:
     )
 
 
-def _of_tokens(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, PyTree]:
+def _of_tokens(
+    x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray
+) -> dict[str, float | np.floating]:
     excess, apart, count = np.expm1(x), np.abs(train - infer), len(x)
     rho = excess + 1
     return {
@@ -46,7 +47,7 @@ def _of_tokens(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndar
     }
 
 
-def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str, PyTree]:
+def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str, float | np.floating]:
     lengths, starts = log.lengths[log.lengths > 0], log.starts[log.lengths > 0]
 
     def per_token(values: np.ndarray) -> np.ndarray:
@@ -75,7 +76,7 @@ def _of_sequences(log: TokenLog, raw: np.ndarray, apart: np.ndarray) -> dict[str
     }
 
 
-def _of_bins(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, PyTree]:
+def _of_bins(x: np.ndarray, raw: np.ndarray, train: np.ndarray, infer: np.ndarray) -> dict[str, np.ndarray]:
     size = len(PROBABILITY_EDGES) - 1
 
     def means(values: np.ndarray, index: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
 from simlab.objectives.batch import Array, PerToken, TokenBatch, prepare_batch
 from simlab.objectives.catalog import get_objective
 from simlab.objectives.objective import Objective, rollout_terms, value_from_terms, with_overrides
+from simlab.objectives.override_ranges import Override
 
 
-def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
+def resolve(objective: str | Objective, **overrides: Override) -> Objective:
     """Return the preset of a name ("grpo", "grpo+tis"), or a record as it is, with overrides applied.
 
     Raises:
@@ -19,10 +20,10 @@ def resolve(objective: str | Objective, **overrides: PyTree) -> Objective:
     """
     if isinstance(objective, str):
         return with_overrides(get_objective(objective), objective, **overrides)
-    return with_overrides(objective, **overrides)
+    return with_overrides(objective, overrides)
 
 
-def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> Float[Array, ""]:
+def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: Override) -> Float[Array, ""]:
     """Compute the objective, which training maximizes; the loss of the frameworks is its negative.
 
     Args:
@@ -42,7 +43,7 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
     return value_from_terms(resolved, batch, rollout_terms(resolved, batch))
 
 
-def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: PyTree) -> PerToken:
+def token_coefficients(objective: str | Objective, batch: TokenBatch, **overrides: Override) -> PerToken:
     """Compute c[i, t] = d objective / d log p[i, t].
 
     A model trained on `sum(stop_gradient(c) * logp)` takes the same step as on the objective itself.
@@ -66,7 +67,7 @@ def token_coefficients(objective: str | Objective, batch: TokenBatch, **override
 
 
 def vocabulary_coefficients(
-    objective: str | Objective, batch: TokenBatch, **overrides: PyTree
+    objective: str | Objective, batch: TokenBatch, **overrides: Override
 ) -> Float[Array, "B T V"]:
     """Return d objective / d log p(v) for every token v of the vocabulary.
 

@@ -27,7 +27,7 @@ from simlab.objectives.batch import (
 )
 from simlab.objectives.corrections import ACRL_LEVELS
 from simlab.objectives.divergences import ANCHORS
-from simlab.objectives.override_ranges import check_range
+from simlab.objectives.override_ranges import Override, check_range
 from simlab.objectives.ratios import Surrogate
 from simlab.objectives.rejection import OffPolicySequenceMask
 from simlab.objectives.token_baseline import OptimalTokenBaseline
@@ -250,7 +250,7 @@ def _at(node: PyTree, path: tuple) -> PyTree:
     return node
 
 
-def _show_value(name: str, value: PyTree) -> object:
+def _show_value(name: str, value: object) -> object:
     if value == inf:
         return "inf"
     return next((key for key, choice in CHOICES.get(name, {}).items() if choice == value), value)
@@ -265,7 +265,7 @@ def _paths(objective: Objective) -> dict[str, list[tuple]]:
 
 
 def with_overrides(
-    objective: Objective, overrides: Mapping[str, PyTree] | str = "this objective", **more: PyTree
+    objective: Objective, overrides: Mapping[str, Override] | str = "this objective", **more: Override
 ) -> Objective:
     """Return an objective with numbers or choices replaced; numbers may be traced.
 
@@ -295,7 +295,7 @@ def with_overrides(
     return objective
 
 
-def _replace_field(node: PyTree, path: tuple, value: PyTree) -> PyTree:
+def _replace_field(node: PyTree, path: tuple, value: object) -> PyTree:
     if not path:
         return value
     if isinstance(node, tuple):

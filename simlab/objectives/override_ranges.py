@@ -3,10 +3,12 @@
 import math
 
 from jax.core import Tracer
-from jaxtyping import PyTree
 
 from simlab.core.catalog import shorten
+from simlab.core.pytree import Scalar
 
+Override = Scalar | tuple[Scalar, Scalar] | list[float] | str | None
+"""A number or switch, a pair of numbers, or the name of a choice."""
 INFINITY = math.inf
 
 # name -> smallest and largest value allowed, and whether a pair (low, high) may stand for it.
@@ -52,7 +54,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
 }
 
 
-def check_range(name: str, value: PyTree) -> None:
+def check_range(name: str, value: Override) -> None:
     """Check the value of an override.
 
     Traced values, stacked values and names without a row in `RANGES` pass unseen.

@@ -18,6 +18,7 @@ from jax import Array
 from jax.core import Tracer
 
 from simlab.core.catalog import lookup
+from simlab.core.json_value import Json
 from simlab.core.plugins import import_module
 from simlab.tasks import TASKS, Task
 from simlab.tasks.task import SPLITS
@@ -73,7 +74,7 @@ def load_gym_questions(name: str, count: int, split: str = "train", **options: o
     # A probe uses the held-out questions.
     dataset = gym.create_dataset(name, size=count, seed=int(split != "held_out"), **options)
 
-    def reward(entry: dict[str, Any], answer: str) -> float:
+    def reward(entry: dict[str, Json], answer: str) -> float:
         extracted = gym.utils.extract_answer(answer)
         try:
             return float(

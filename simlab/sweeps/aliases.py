@@ -12,8 +12,6 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
-from jaxtyping import PyTree
-
 from simlab.core.json_value import Json
 from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
@@ -107,7 +105,7 @@ def response_length(table: Mapping[str, Json], value: Json) -> Changes:
     for difficulty in range(1, LARGEST_DIFFICULTY + 1):
         changed = _with_field(table["task"], "difficulty", difficulty)
         try:
-            task: Task = read(Task, changed, "task").record
+            task = read(Task, changed, "task").record
         except ValueError:
             continue
         lengths.add(task.response_length)
@@ -135,7 +133,7 @@ ALIASES: dict[str, Callable[[Mapping[str, Json], Json], Changes]] = {
 """From a run in plain values and the alias's value to changes of its fields, in the order of application."""
 
 
-def column_value(value: PyTree) -> Json:
+def column_value(value: object) -> Json:
     """Return an alias's value for a column: an integer, the name of a record, or a table as text."""
     if dataclasses.is_dataclass(value):
         value = catalog_name(value) or describe_own(value)
@@ -146,7 +144,7 @@ def column_value(value: PyTree) -> Json:
 
 def _operands(table: Mapping[str, Json]) -> list[tuple[str, Site]]:
     """Return path and record of both operands' sites, as `table` has them."""
-    pair: EnginePair = read(EnginePair, table["engines"], "engines").record
+    pair = read(EnginePair, table["engines"], "engines").record
     projection = pair.infer.projection
     return [(f"{PROJECTION}.{name}", getattr(projection, name)) for name in OPERANDS]
 

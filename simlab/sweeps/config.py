@@ -9,7 +9,6 @@ from functools import cache
 
 import jax
 from jax import Array
-from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
@@ -143,7 +142,7 @@ def _change_fields(table: Mapping[str, Json], changes: Mapping[str, Json]) -> di
     return dict(table)
 
 
-def _plain_value(name: str, value: PyTree) -> Json:
+def _plain_value(name: str, value: object) -> Json:
     """Return a record that is given itself by its name; other values are returned unchanged."""
     is_record = dataclasses.is_dataclass(value) and name in _HINTS
     return read(_HINTS[name], value, name).plain if is_record else value
@@ -154,7 +153,7 @@ EXAMPLES = {"task": "add", "model": "tiny-dense"}
 
 def _check_table(table: Mapping[str, Json]) -> RunConfig:
     fields = read_fields(Recipe, {name: table[name] for name in _RECIPE_FIELDS if name in table})
-    recipe = Recipe(**fields.record)
+    recipe = fields.record
     _check_objective(recipe)
     _check_rounding(recipe)
     numbers = {}
@@ -167,7 +166,7 @@ def _check_table(table: Mapping[str, Json]) -> RunConfig:
     )
 
 
-def _check_known(name: PyTree, value: Json) -> None:
+def _check_known(name: object, value: Json) -> None:
     """Raise `ValueError` for an unknown field, naming the path of a nested field of that name."""
     if not isinstance(name, str):
         raise ValueError(f"a field of the run must be a name, got {shorten(name)}.")
@@ -246,7 +245,7 @@ def _check_objective(recipe: Recipe) -> None:
     """Raise `ValueError` for stages that do not fit together, by tracing the objective on shapes."""
     # Numbers were checked where they were read.
     leaves, structure = jax.tree_util.tree_flatten_with_path(recipe.objective)
-    advantage: PyTree = getattr(recipe.objective, "advantage", None)
+    advantage: typing.Any = getattr(recipe.objective, "advantage", None)
     if recipe.group_size == 1 and advantage in GROUP_BASELINES:
         raise FieldError(
             "group_size",
@@ -262,7 +261,7 @@ def _check_objective(recipe: Recipe) -> None:
 
 
 @cache
-def _check_structure(structure: PyTree, group_size: int, has_critic: bool) -> None:
+def _check_structure(structure: typing.Any, group_size: int, has_critic: bool) -> None:
     shape = (2 * group_size, 2)
     shapes = dict.fromkeys(("logp", "logp_train", "logp_infer", "sum_squared_probabilities"), shape)
     shapes |= {"rewards": shape[:1]} | ({"values": shape} if has_critic else {})

@@ -12,11 +12,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from cattrs import Converter
-from jaxtyping import PyTree
 
 from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
@@ -43,14 +42,15 @@ from simlab.tasks import TASKS, Task
 from simlab.training.schedules import SCHEDULES, Schedule
 
 Table = Mapping[str, Json]
-Entry = Callable[[Mapping[str, PyTree], str, str], PyTree]
+Record = TypeVar("Record")
+Entry = Callable[[Mapping[str, object], str, str], object]
 """Find the entry of a catalog by its name; the last argument is the word for an entry in errors."""
 
 
-class Read(NamedTuple):
+class Read(NamedTuple, Generic[Record]):
     """A record, and the canonical plain value that it stands for."""
 
-    record: PyTree
+    record: Record
     plain: Json
 
 
@@ -74,36 +74,36 @@ def locate_errors(path: str) -> Iterator[None]:
         raise FieldError(path, str(error)) from error
 
 
-def _pair(name: str, entry: Entry) -> PyTree:
+def _pair(name: str, entry: Entry) -> object:
     train, slash, infer = name.partition("/")
     if slash and references(name):
-        return EnginePair(*(_engine(part, entry) for part in (train, infer)))
+        return EnginePair(_engine(train, entry), _engine(infer, entry))
     return entry({}, name, "engine pair") if references(name) else find_pair(name)
 
 
-def _engine(name: str, entry: Entry) -> PyTree:
+def _engine(name: str, entry: Entry) -> Engine:
     engine = entry(ENGINES, name, "engine")
     if not isinstance(engine, Engine):
         raise ValueError(f"must be an engine, got {shorten(name)}, which is of type {type(engine).__name__}.")
     return engine
 
 
-def _objective(name: str, entry: Entry) -> PyTree:
+def _objective(name: str, entry: Entry) -> Objective:
     base, *modifiers = name.split("+")
-    return with_modifiers(entry(OBJECTIVES, base, "objective"), modifiers, name)
+    return with_modifiers(typing.cast("Objective", entry(OBJECTIVES, base, "objective")), modifiers, name)
 
 
-def _site(name: str, entry: Entry) -> PyTree:
+def _site(name: str, entry: Entry) -> object:
     quantization = entry(FORMATS, name, "format")
     return Site.of(quantization) if isinstance(quantization, Format) else quantization
 
 
-def _entry_of(catalog: Mapping[str, PyTree], word: str) -> Callable[[str, Entry], PyTree]:
+def _entry_of(catalog: Mapping[str, object], word: str) -> Callable[[str, Entry], object]:
     return lambda name, entry: entry(catalog, name, word)
 
 
 # Types of which a name means a record, and types of which it means a class.
-RECORDS: dict[type, tuple[str, Callable[[str, Entry], PyTree]]] = {
+RECORDS: dict[type, tuple[str, Callable[[str, Entry], object]]] = {
     Objective: ("an objective", _objective),
     EnginePair: ("an engine pair such as 'f32/bf16'", _pair),
     Engine: ("an engine", _entry_of(ENGINES, "engine")),
@@ -123,15 +123,15 @@ GIVEN: dict[type, tuple[type, ...]] = {Site: (Site, Format)}
 """Kinds of record that may be given for a field of a type, besides those of that type."""
 
 
-def read(hint: object, value: Json, path: str) -> Read:
+def read(hint: type[Record], value: Json, path: str) -> Read[Record]:
     """Return the record and the canonical form of `value` for a field `path` of type `hint`.
 
     Raises `ValueError` naming the field, the value and what is allowed.
     """
     if value is None and type(None) in _options(hint):
-        return Read(None, None)
+        return Read(typing.cast("Record", None), None)
     with locate_errors(path):
-        structured = CONVERTER.structure(value, typing.cast("type", hint))
+        structured = CONVERTER.structure(value, hint)
     return structured if isinstance(structured, Read) else Read(structured, plain(structured))
 
 
@@ -164,12 +164,12 @@ def _check_verl_name(fields: Iterable[str], name: str, kind: str) -> None:
         raise ValueError(f"unknown {kind} {name!r}; did you mean {ours!r}?")
 
 
-def read_fields(cls: type, values: Table, present: PyTree = None) -> Read:
-    """Return (keyword arguments, canonical table) of the dataclass `cls`.
+def read_fields(cls: type[Record], values: Table, present: Record | None = None) -> Read[Record]:
+    """Return a record of the dataclass `cls`, and its canonical table.
 
     Fields that `values` leaves out are those of the record `present`, or the defaults.
     """
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    fields = {field.name: field for field in dataclasses.fields(typing.cast("Any", cls)) if field.init}
     hints = typing.get_type_hints(cls, include_extras=True)
     for name in values:
         _check_field(hints, name, fields)
@@ -183,31 +183,31 @@ def read_fields(cls: type, values: Table, present: PyTree = None) -> Read:
         else:
             reading = Read(start, {} if type(start) in RECORDS else plain(start))
         records[name], canonical[name] = reading
-    return Read(records, canonical)
+    return Read(cls(**records), canonical)
 
 
-def _read_over(start: PyTree, hint: object, value: Json, path: str) -> Read:
+def _read_over(start: object, hint: type, value: Json, path: str) -> Read:
     """Read a field that holds `start` already, which a table without a name changes."""
     if not _is_change(start, value) or type(start) in RECORDS:
         return _read_change(start, hint, value, path)
     with locate_errors(path):
         fields = read_fields(type(start), value, start)
         name = {"name": plain(start)["name"]} if isinstance(start, tuple(CLASSES)) else {}
-        return Read(type(start)(**fields.record), name | fields.plain)
+        return Read(fields.record, name | fields.plain)
 
 
-def _read_change(start: PyTree, hint: object, value: Json, path: str) -> Read:
+def _read_change(start: object, hint: type, value: Json, path: str) -> Read:
     if not _is_change(start, value):
         return read(hint, value, path)
     with locate_errors(path):
         return _apply_changes(start, value)
 
 
-def _is_change(start: PyTree, value: Json) -> bool:
+def _is_change(start: object, value: Json) -> bool:
     return isinstance(value, Mapping) and "name" not in value and dataclasses.is_dataclass(start)
 
 
-def _apply_changes(record: PyTree, changes: Table) -> Read:
+def _apply_changes(record: Any, changes: Table) -> Read:
     """Return a record of a catalog with `changes`, and those of them that change something."""
     if "format" in changes:
         record = _with_rounding(record)
@@ -234,13 +234,13 @@ def _apply_changes(record: PyTree, changes: Table) -> Read:
     return Read(changed, canonical)
 
 
-def _with_rounding(record: PyTree) -> PyTree:
+def _with_rounding(record: Any) -> Any:
     """Return `record`; a site without a format gets the default rounding and overflow rule."""
     is_empty = isinstance(record, Site) and record.format is None
     return dataclasses.replace(Site.of("fp32"), format=None) if is_empty else record
 
 
-def plain(record: PyTree) -> Json:
+def plain(record: object) -> Json:
     """Return a record as plain values: its fields, and its name where a class has one."""
     if dataclasses.is_dataclass(record):
         table = {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
@@ -256,7 +256,7 @@ def plain(record: PyTree) -> Json:
         return bool(record) if isinstance(record, np.bool_) else record
     if isinstance(record, int | np.integer):
         return int(record)
-    return shortest(float(record))
+    return shortest(float(typing.cast("typing.SupportsFloat", record)))
 
 
 def shortest(value: float) -> float:
@@ -288,7 +288,7 @@ def number(value: Json, kind: type) -> Json:
     return int(value)
 
 
-def default_of(field: dataclasses.Field) -> PyTree:
+def default_of(field: dataclasses.Field) -> object:
     """Return the default of a field, `MISSING` if it has none."""
     return field.default_factory() if callable(field.default_factory) else field.default
 
@@ -316,8 +316,7 @@ def _read_text(value: Json, _: object) -> Json:
 
 def _read_record(value: Json, hint: object) -> Read:
     cls = _options(hint)[0]
-    fields = read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
-    return Read(cls(**fields.record), fields.plain)
+    return read_fields(cls, plain(value) if isinstance(value, cls) else _table(value))
 
 
 def _read_mapping(value: Json, hint: object) -> Read:
@@ -351,7 +350,7 @@ def _read_class(value: Json, hint: object) -> Read:
     is_class = isinstance(entry, type) and issubclass(entry, base)
     if not is_class and not isinstance(entry, base):
         raise ValueError(f"must be a {word}, got {shorten(name)}, which is {shorten(entry)}.")
-    cls: PyTree = entry if is_class else type(entry)
+    cls: Any = entry if is_class else type(entry)
     # A schedule has numbers that differ between the runs of a batch.
     if base is Schedule and cls not in REGISTERED:
         raise ValueError(
@@ -359,7 +358,7 @@ def _read_class(value: Json, hint: object) -> Read:
             f"got {shorten(name)}."
         )
     fields = read_fields(cls, changes, None if is_class else entry)
-    return Read(cls(**fields.record), {"name": name} | own | fields.plain)
+    return Read(fields.record, {"name": name} | own | fields.plain)
 
 
 def _read_named(value: Json, hint: object) -> Read:
@@ -376,7 +375,7 @@ def _read_named(value: Json, hint: object) -> Read:
     return Read(reading.record, {"name": name} | own | reading.plain)
 
 
-def catalog_name(record: PyTree) -> str | None:
+def catalog_name(record: object) -> str | None:
     """Return the name of a record that is an entry of a catalog, or a pair of two engines that are."""
     if isinstance(record, EnginePair) and record.replay == "none":
         train, infer = catalog_name(record.train), catalog_name(record.infer)
@@ -385,8 +384,8 @@ def catalog_name(record: PyTree) -> str | None:
 
 
 def _look_up_entry(
-    name: str, changes: dict[str, Json], resolve: Callable[[str, Entry], PyTree]
-) -> tuple[PyTree, dict[str, str]]:
+    name: str, changes: dict[str, Json], resolve: Callable[[str, Entry], object]
+) -> tuple[object, dict[str, str]]:
     """Return the entry called `name`, and the source code of its user-defined parts."""
     if not isinstance(name, str) or not references(name):
         return resolve(name, lookup), {}
@@ -397,7 +396,7 @@ def _look_up_entry(
     return record, {"source": source}
 
 
-def _overridden(objective: PyTree, name: str, changes: Table) -> Read:
+def _overridden(objective: Any, name: str, changes: Table) -> Read:
     canonical = {}
     for override in sorted(changes):
         names, kind = override_names(objective), "field of objective"
@@ -436,7 +435,7 @@ def _owner_of(override: str, name: str) -> str:
     return f"{base if base in OBJECTIVES else 'grpo'}{first}" if first.startswith("+") else first
 
 
-def _name_and_changes(value: Json) -> tuple[PyTree, dict[str, Json]]:
+def _name_and_changes(value: Json) -> tuple[Json, dict[str, Json]]:
     """Split `"grpo"` or `{"name": "grpo", "clip_low": 0.1}`."""
     if isinstance(value, str):
         return value, {}

@@ -128,7 +128,7 @@ def by_sequence(engine: Engine, mesh: Mesh) -> Engine:
 
 
 def compile_sharded(
-    steps: int, state: TrainState, mesh: Mesh, compiler_options: dict[str, PyTree] | None = None
+    steps: int, state: TrainState, mesh: Mesh, compiler_options: dict[str, bool | float | str] | None = None
 ) -> Advance:
     """Return the function that makes `steps` steps for `train`, for states sharded on `mesh` as `state` is.
 
