@@ -172,9 +172,10 @@ for name, value in three_trajectories().items():
 # `simlab theory` checks all of this and more in a few minutes. Here are the rows of one paper.
 
 # %%
-from simlab.studies.exact import compute_rows, exact_checks
+from simlab.studies.exact import compute_row, exact_checks
 from simlab.studies.loading import load_claims
 
 chosen = {name: claim for name, claim in load_claims().items() if claim.paper == "acrl"}
-for row in compute_rows(exact_checks(chosen)):
+for check in exact_checks(chosen):
+    row = compute_row(*check)
     print(f"{row['claim']:4} {row['equation']:26} {row['verdict']:10} {row['found'][:90]}")

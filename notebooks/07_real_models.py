@@ -37,7 +37,12 @@ from simlab.checkpoints import load_checkpoint, save_checkpoint
 from simlab.core.experiment import Experiment, execute
 from simlab.engines import ENGINES
 from simlab.models import MODELS, TransformerConfig
-from simlab.serving.calibration import calibrate, get_catalog_emulations, predict_log_rho, read_measured_pair
+from simlab.serving.calibration import (
+    calibrate,
+    get_catalog_emulations,
+    read_measured_pair,
+    score_with_emulation,
+)
 from simlab.serving.engine_probe import Probe
 from simlab.serving.protocol import SamplingRequest
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
@@ -108,10 +113,11 @@ results.table("pairs").set_index(["sampling_engine", "scoring_engine"])[
 # %%
 tokens, samples = results.table("tokens"), results.table("samples")
 prompts, responses, mask, logp_train, logp_infer = read_measured_pair(tokens, samples, SAMPLER, SCORER)
+predicted_train = score_with_emulation(params, config, ENGINES["f32"], prompts, responses)
 
 
 def predict(engine):
-    return predict_log_rho(params, config, ENGINES["f32"], engine, prompts, responses)
+    return predicted_train - score_with_emulation(params, config, engine, prompts, responses)
 
 
 candidates = get_catalog_emulations(("f32", "bf16") if SMOKE else ("f32", "bf16", "vllm-bf16", "fp16"))

@@ -20,7 +20,6 @@ BASE = {
 }
 BITS = (1, 2, 4, 21)
 """Mantissa bits of the projections while sampling; with 21 the two engines agree to 6 digits."""
-RUNS_PER_BATCH = len(BITS)
 
 
 def demo(
@@ -43,7 +42,7 @@ def demo(
             {"infer_mantissa_bits": BITS, "seed": [0]},
             out,
             name="demo",
-            runs_per_batch=RUNS_PER_BATCH,
+            runs_per_batch=len(BITS),
             workers=0,
             yes=True,
         )

@@ -1,6 +1,7 @@
 """`simlab doctor`: device, versions and numerical pitfalls of this machine."""
 
 import os
+from dataclasses import asdict
 
 from simlab.cli.output import Json, print_json, show
 
@@ -13,7 +14,7 @@ def doctor(json: Json = False) -> None:
     from simlab.core.xla_pitfalls import check_pitfalls
 
     facts = {"device": device(), "versions": versions(), "xla_flags": os.environ.get("XLA_FLAGS", "")}
-    pitfalls = [pitfall.as_row() for pitfall in check_pitfalls()]
+    pitfalls = [asdict(pitfall) for pitfall in check_pitfalls()]
     if json:
         print_json({**facts, "pitfalls": pitfalls})
         return

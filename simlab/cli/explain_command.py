@@ -134,9 +134,7 @@ def _load_policy(values: Mapping[str, object], params: Path | None):
     """Return config and recipe of the run, and the parameters to explain."""
     import tempfile
 
-    import jax
-
-    from simlab.models.parameters import init_params
+    from simlab.checkpoints.param_tree import shapes_of
     from simlab.sweeps.config import recipe_of, run_config
     from simlab.sweeps.start import load_initial_params
     from simlab.training.checkpoints import load_tree
@@ -144,8 +142,7 @@ def _load_policy(values: Mapping[str, object], params: Path | None):
     config = run_config({}, values)
     recipe = recipe_of(config)
     if params is not None:
-        like = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))
-        return config, recipe, load_tree(params, like)
+        return config, recipe, load_tree(params, shapes_of(recipe.model))
     with tempfile.TemporaryDirectory() as folder:
         policy = load_initial_params(config.warm_start, recipe.task, recipe.model, config.seed, Path(folder))
     return config, recipe, policy

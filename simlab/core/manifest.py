@@ -47,8 +47,7 @@ def build_manifest(
 ) -> Manifest:
     """Return the manifest of one result as plain JSON values.
 
-    `timings` are seconds by phase, `tables` rows by table name. Times live here and never in
-    the tables, so that two runs of one config give byte-identical tables.
+    Times live here and never in the tables, so that two runs of one config give byte-identical tables.
     """
     return {
         "name": name,

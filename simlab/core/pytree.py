@@ -23,17 +23,15 @@ Flag = bool | np.bool_ | Array
 def static() -> PyTree: ...
 @overload
 def static(*, default: Value) -> Value: ...
-@overload
-def static(*, default_factory: Callable[[], Value]) -> Value: ...
 
 
-def static(*, default: object = MISSING, default_factory: object = MISSING) -> object:
+def static(*, default: object = MISSING) -> object:
     """Declare a field of a `pytree` class as part of the tree structure.
 
     The value must be hashable. It shapes the compiled function and cannot be traced.
     """
-    defaults: dict[str, Any] = {"default": default, "default_factory": default_factory}
-    return field(**defaults, metadata={"static": True})
+    options: dict[str, Any] = {"default": default, "metadata": {"static": True}}
+    return field(**options)
 
 
 def static_names(record: PyTree) -> tuple[str, ...]:

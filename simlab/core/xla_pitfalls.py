@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,6 @@ class Pitfall:
     holds: bool
     observed: str
     workaround: str
-
-    def as_row(self) -> dict[str, object]:
-        """Return the pitfall as a row for a table."""
-        return asdict(self)
 
 
 def check_pitfalls() -> list[Pitfall]:

@@ -33,11 +33,8 @@ def check_rows(
 ) -> tuple[TokenLog | None, list[Problem]]:
     """Return the valid rows as a log (None without any), and the reason for each other row.
 
-    Args:
-        file: Name of the file, for the reasons.
-        first: Number of the first row.
-        tokens: Columns over tokens.
-        scalars: Columns over sequences.
+    `file` and `first`, the number of the first row, are for the reasons. `tokens` are columns over tokens,
+    `scalars` over sequences.
     """
     if any(spec.required and name not in tokens for name, spec in COLUMNS.items()):
         return None, [Problem(file, None, explain_missing([*tokens, *scalars]))]

@@ -33,11 +33,8 @@ def measure_ess_loss(log_rho: np.ndarray, lengths: np.ndarray) -> tuple[float, f
     """Return -log of the expected ESS fraction of sequence weights, by two estimators.
 
     The first assumes independent tokens: T log(1 + std(rho)^2). The second is the variance of the sums of
-    log rho over sequences, which includes correlations. Both are equal for small independent errors.
-
-    Args:
-        log_rho: log of the IS ratio of each token, [N].
-        lengths: Tokens of each sequence, [S].
+    log rho [N] over sequences of `lengths` [S], which includes correlations. Both are equal for small
+    independent errors.
 
     Reference: lr Eq. 4; hacking Eq. 5.
     """

@@ -8,7 +8,8 @@ from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
 from simlab.core.plugins import import_module
 from simlab.metrics import VERL_ALIASES
-from simlab.sweeps.result import OWN, SweepResult, filled_values
+from simlab.sweeps.result import SweepResult, filled_values
+from simlab.sweeps.tables import OWN
 
 VERL_NAMES = {ours: verl for verl, ours in reversed(VERL_ALIASES.items())} | {
     "reward": "critic/score/mean",

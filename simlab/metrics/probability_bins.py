@@ -17,13 +17,11 @@ Array = jax.Array
 PROBABILITY_EDGES = (0.0, 0.001, 0.01, 0.1, 0.5, 0.9, 1.0)
 
 
-def membership(
-    logp: Float[Array, "B T"], mask: Bool[Array, "B T"], edges: tuple[float, ...] = PROBABILITY_EDGES
-) -> Bool[Array, "B T K"]:
+def membership(logp: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Bool[Array, "B T K"]:
     """Return whether token [B, T] is real and its probability falls into bin K; bool [B, T, K]."""
-    inner = jnp.asarray(edges[1:-1], jnp.float32)
+    inner = jnp.asarray(PROBABILITY_EDGES[1:-1], jnp.float32)
     which = jnp.searchsorted(inner, jnp.exp(logp), side="right")
-    return jax.nn.one_hot(which, len(edges) - 1, dtype=bool) & mask[..., None]
+    return jax.nn.one_hot(which, len(PROBABILITY_EDGES) - 1, dtype=bool) & mask[..., None]
 
 
 def binned_mean(values: Float[Array, "B T"], members: Bool[Array, "B T K"]) -> Float[Array, " K"]:

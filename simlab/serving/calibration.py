@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from simlab.core.json_value import Json
+from simlab.diagnosis.rank_tests import rms
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
 from simlab.engines.noise_levels import NOISE_KINDS
 from simlab.metrics import PROBABILITY_EDGES
@@ -40,10 +41,10 @@ def get_catalog_emulations(names: tuple[str, ...]) -> dict[str, Emulation]:
     return {name: Emulation(ENGINES[name], ENGINE_CARDS[name].not_modeled) for name in names}
 
 
-def get_noisy_emulations(kind: str, bits: range, base: str = "f32") -> dict[str, Emulation]:
-    """Return an engine with noise of `NOISE_KINDS[kind]` at each number of mantissa bits."""
+def get_noisy_emulations(kind: str, bits: range) -> dict[str, Emulation]:
+    """Return a float32 engine with noise of `NOISE_KINDS[kind]` at each number of mantissa bits."""
     not_modeled = "everything but the products of projections and experts"
-    return {f"{kind} {k}": Emulation(NOISE_KINDS[kind](ENGINES[base], k), not_modeled) for k in bits}
+    return {f"{kind} {k}": Emulation(NOISE_KINDS[kind](ENGINES["f32"], k), not_modeled) for k in bits}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +83,6 @@ def measure_distance(
     return float(total / size) if size else float("inf" if total else 0.0)
 
 
-def predict_log_rho(
-    params: Params,
-    config: TransformerConfig,
-    train: Engine,
-    infer: Engine,
-    prompts: Int[np.ndarray, "N P"],
-    responses: Int[np.ndarray, "N T"],
-) -> Float[np.ndarray, "N T"]:
-    """Return log rho [N, T] of an emulated pair for responses that a real engine sampled."""
-    logp_train = score_with_emulation(params, config, train, prompts, responses)
-    return logp_train - score_with_emulation(params, config, infer, prompts, responses)
-
-
 def score_with_emulation(
     params: Params,
     config: TransformerConfig,
@@ -119,7 +107,6 @@ def calibrate(
     emulations: Mapping[str, Emulation],
     *,
     resamples: int = 400,
-    seed: int = 0,
 ) -> list[Fit]:
     """Return the fit of each emulation, the smallest distance first.
 
@@ -131,7 +118,6 @@ def calibrate(
         emulations: The emulations by name.
         resamples: Number of bootstrap draws of complete sequences, shared by all emulations. Intervals are
             basic bootstrap intervals.
-        seed: Seed of the draws.
 
     Raises:
         ValueError: An emulation predicts an infinity or NaN.
@@ -144,7 +130,7 @@ def calibrate(
     for name, predicted in predictions.items():
         if not np.isfinite(predicted[mask]).all():
             raise ValueError(f"log rho predicted by emulation {name!r} must be finite.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     draws = [np.arange(len(mask)), *rng.integers(0, len(mask), (resamples, len(mask)))]
 
     def distance(predicted: np.ndarray, rows: np.ndarray) -> float:
@@ -159,8 +145,8 @@ def calibrate(
             emulations[name],
             distances[number],
             best=float(np.mean(nearest == number)),
-            rms_measured=_rms(measured[mask]),
-            rms_predicted=_rms(predicted[mask]),
+            rms_measured=rms(measured[mask]),
+            rms_predicted=rms(predicted[mask]),
         )
         for number, (name, predicted) in enumerate(predictions.items())
     ]
@@ -199,10 +185,6 @@ def build_quantile_rows(
     ]
 
 
-def _rms(x: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(x**2)))
-
-
 def find_pair(tokens: Frame, sampling_engine: str | None, scoring_engine: str | None) -> tuple[str, str]:
     """Return the only measured pair of two engines, by name where one is given.
 
@@ -229,17 +211,10 @@ def find_pair(tokens: Frame, sampling_engine: str | None, scoring_engine: str | 
 def read_measured_pair(
     tokens: Frame, samples: Frame, sampling_engine: str, scoring_engine: str, **labels: str
 ) -> tuple[np.ndarray, ...]:
-    """Return prompts, responses, mask, logp_train and logp_infer of a pair that a probe measured.
+    """Return prompts [N, P], and responses, mask, logp_train and logp_infer [N, T] of a measured pair.
 
-    Args:
-        tokens: Table `tokens` of a probe.
-        samples: Table `samples` of a probe.
-        sampling_engine: Name of the engine that sampled.
-        scoring_engine: Name of the engine that scored.
-        labels: Values of the columns that distinguish several probes.
-
-    Returns:
-        Arrays [N, P], then [N, T]; responses are padded with 0.
+    `tokens` and `samples` are tables of a probe; `labels` are values of the columns that distinguish several
+    probes. Responses are padded with 0.
 
     Raises:
         ValueError: The pair was not measured.

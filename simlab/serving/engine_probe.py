@@ -25,10 +25,10 @@ TABLES = ("engines", "samples", "pairs", "bins", "positions", "flips", "layers",
 class Probe:
     """Measure pair after pair; all tables are written after every pair, so a failure loses nothing."""
 
-    def __init__(self, run: ExperimentContext, rows: Rows | None = None, **labels: str):
-        """Write to `run`, after existing `rows`; every row starts with `labels`."""
+    def __init__(self, run: ExperimentContext, **labels: str):
+        """Write to `run`; every row starts with `labels`."""
         self.run, self.labels = run, labels
-        self.rows: Rows = {name: [] for name in TABLES} if rows is None else rows
+        self.rows: Rows = {name: [] for name in TABLES}
 
     def measure(
         self,

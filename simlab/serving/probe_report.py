@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from simlab.core.json_value import Json
+from simlab.diagnosis.rank_tests import rms
 from simlab.metrics import METRICS, PROBABILITY_EDGES
 from simlab.objectives import TokenBatch
 from simlab.rollout.trajectory import Trajectory
@@ -90,10 +91,8 @@ def _build_position_rows(samples: Samples, scores: EngineScores) -> list[dict[st
         mask = samples.mask[:, block]
         log_rho = (scores.logps - samples.logps)[:, block][mask]
         if log_rho.size:
-            rms = float(np.sqrt(np.mean(np.square(log_rho, dtype=np.float64))))
-            rows.append(
-                {"first": int(block[0]), "last": int(block[-1]), "tokens": log_rho.size, "rms_log_rho": rms}
-            )
+            ends = {"first": int(block[0]), "last": int(block[-1])}
+            rows.append({**ends, "tokens": log_rho.size, "rms_log_rho": rms(log_rho)})
     return rows
 
 

@@ -16,13 +16,7 @@ from simlab.studies.design import Design
 from simlab.studies.loading import load_claims, load_experiments, load_papers
 from simlab.studies.power import ENOUGH_POWER, primary_family, sample_power
 from simlab.studies.records import Claim, Criterion, Measured, Trial, arms_of
-from simlab.studies.registration import (
-    AFTER,
-    NEWER_TEST,
-    find_registration,
-    has_newer_test,
-    planned_looks,
-)
+from simlab.studies.registration import AFTER, NEWER_TEST, find_registration, has_newer_test, planned_looks
 from simlab.studies.verdicts import VERDICTS, CriterionEvidence, Evidence, decide_family
 
 CORES = 2
@@ -266,11 +260,6 @@ def _cost(trial: Trial, experiment: Experiment | None) -> float | None:
     if not isinstance(experiment.design, Design) or not (arms := arms_of([trial])):
         return total
     return total * len(arms) / max(len(experiment.design.arms), len(arms))
-
-
-def list_stored(folder: Path | None = None) -> list[tuple[Experiment, Manifest]]:
-    """Return the experiments with a stored result, and its manifest, in the order of `EXPERIMENTS`."""
-    return [(experiment, results.manifest) for experiment, results in list_results(folder)]
 
 
 def measurements(folder: Path | None = None) -> tuple[list[Measured], list[str]]:

@@ -1,7 +1,7 @@
 """Identities and bounds of the claims, computed: what `simlab theory` prints."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from simlab.core.json_value import Json
 from simlab.studies.records import Claim, Criterion, ExactCheck
@@ -19,11 +19,6 @@ def exact_checks(claims: Mapping[str, Claim]) -> Checks:
         for criterion in trial.criteria
         if isinstance(criterion.estimand, ExactCheck)
     ]
-
-
-def compute_rows(checks: Iterable[tuple[str, Criterion]]) -> list[dict[str, Json]]:
-    """Return `compute_row` of each."""
-    return [compute_row(*check) for check in checks]
 
 
 def compute_row(claim: str, criterion: Criterion) -> dict[str, Json]:

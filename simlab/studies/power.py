@@ -50,12 +50,7 @@ def criterion_power(
 
     A claimed sign is supported if the interval lies beyond the margin: at twice the margin the test has the
     margin to find. A claimed absence is supported if the interval lies inside the margins, at no effect.
-
-    Args:
-        views: stored runs of the experiment.
-        criterion: with a contrast of arms.
-        num_policies: initial policies of the design.
-        family: number of primary criteria among which Holm's method controls the error.
+    `family` is the number of primary criteria among which Holm's method controls the error.
 
     Reference: Phillips 1990 (power of two one-sided tests).
     """
@@ -111,14 +106,9 @@ def power_of_mean(
 ) -> float:
     """Return the chance that an interval lies beyond the margin at twice it; if `absent`, inside at 0.
 
-    Args:
-        margin: of the criterion.
-        std: of the contrast over initial policies, in the unit of the margin.
-        num_policies: initial policies of the design.
-        alpha: two-sided, of the last look, divided by the number of primary criteria of the paper.
-        absent: whether a negligible effect is claimed.
-        skew: skewness of the contrast in the claimed direction. It raises the t-statistic that the tests
-            need; the statistic itself is taken as that of normal contrasts.
+    `std`, `num_policies` and `alpha` are as in `CriterionPower`. `skew`, of the contrast in the claimed
+    direction, raises the t-statistic that the tests need; the statistic itself is taken as that of normal
+    contrasts.
     """
     if num_policies < 2:
         return 0.0

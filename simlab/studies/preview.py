@@ -25,15 +25,9 @@ Row = dict[str, Json]
 
 
 def preview(experiment: Experiment, folder: Path | None = None) -> Row:
-    """Return the plan of an experiment as plain values.
+    """Return the plan of an experiment as plain values; `design` is None without training.
 
-    Args:
-        experiment: the experiment.
-        folder: a stored result for the variances; default the result shipped with the code.
-
-    Returns:
-        `experiment`, `question`, `kind`, `core_minutes` (expected, of a full run), `design` (None without
-        training), `arms`, `claims`.
+    `folder` holds a stored result for the variances; default the result shipped with the code.
     """
     stored = folder or committed_results(experiment.name)
     design = experiment.design if isinstance(experiment.design, Design) else None

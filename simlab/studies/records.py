@@ -158,11 +158,10 @@ def exact(
     because: str,
     tolerance: float = 1e-12,
     slow: bool = False,
-    role: Role = "secondary",
 ) -> Criterion:
     """Return the criterion of an identity or a bound; `because` is its rule, smoke runs skip slow ones."""
     check = ExactCheck(text, reference, compute, slow)
-    return Criterion(check, None, "zero", tolerance, because, role)
+    return Criterion(check, None, "zero", tolerance, because, "secondary")
 
 
 def stored_row(

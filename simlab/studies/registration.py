@@ -55,14 +55,14 @@ def hash_rule(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def register(claims: Sequence[Claim], experiment: str, looks: Sequence[int] = LOOKS) -> dict[str, Json]:
+def register(claims: Sequence[Claim], experiment: str) -> dict[str, Json]:
     """Return what the manifest of a run of `experiment` records about its rules."""
     trials = trials_of(claims, experiment)
     return {
-        "looks": list(looks),
+        "looks": list(LOOKS),
         "test": TEST,
         "criteria": {
-            criterion_id(trial, criterion): criterion_hash(trial, criterion, looks)
+            criterion_id(trial, criterion): criterion_hash(trial, criterion)
             for trial in trials
             for criterion in trial.criteria
         },

@@ -84,16 +84,8 @@ def rank_remedies(
 ) -> list[Recovered]:
     """Return the share of the loss that each remedy recovers, the largest first.
 
-    Args:
-        views: the runs.
-        estimand: the reward.
-        remedies: the arms to rank.
-        untreated: the arm without a remedy.
-        control: the arm without injected noise.
-        family: number of remedies that are tested together; levels are divided by it (Bonferroni).
-
-    Returns:
-        One row per remedy whose interval has an end; none where the control leads by at most `MIN_LOSS`.
+    One row per remedy whose interval has an end; none where the control leads by at most `MIN_LOSS`. Levels
+    are divided by `family`, the number of remedies that are tested together (Bonferroni).
     """
     samples = {arm: Share(arm, untreated, control).measure(views, estimand) for arm in remedies}
     rows = [

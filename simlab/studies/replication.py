@@ -6,7 +6,6 @@ first policies alone would decide it, whatever all policies decide together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from simlab.studies.board import Row, list_results
 from simlab.studies.design import Design
@@ -41,11 +40,9 @@ class Replication:
         return criterion_verdict(sample.interval(ALPHA), criterion.direction, criterion.margin)
 
 
-def replications(rows: Sequence[Row], folder: Path | None = None) -> list[Replication]:
+def replications(rows: Sequence[Row]) -> list[Replication]:
     """Return those of `rows` that their first policies alone would decide and whose study went on."""
-    stored = {
-        experiment.name: (experiment.design, Views(results)) for experiment, results in list_results(folder)
-    }
+    stored = {experiment.name: (experiment.design, Views(results)) for experiment, results in list_results()}
     found = []
     for row in rows:
         design, views = stored.get(row.experiment, (None, None))

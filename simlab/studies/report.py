@@ -28,7 +28,7 @@ from simlab.studies.board import (
     board,
     counts,
     estimate_text,
-    list_stored,
+    list_results,
     margin_text,
     power_text,
 )
@@ -57,7 +57,7 @@ def write_report(path: Path, results: Path | None = None, figures: Path | None =
         figures: PNG files of drawn figures; default those shipped with the code.
     """
     claims_board = board(results)
-    experiments = [each for each in list_stored(results) if each[0].claims]
+    experiments = [(each, stored.manifest) for each, stored in list_results(results) if each.claims]
     present = {experiment.name for experiment, _ in experiments}
     shown = [figure for figure in list_drawn(figures) if figure.experiment in present]
     pictures = path.with_name(f"{path.stem}_files")

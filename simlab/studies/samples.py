@@ -216,13 +216,9 @@ class StoredInterval:
 
 
 def ratio_t_p(numerator: np.ndarray, denominator: np.ndarray, bound: float, side: Side) -> np.ndarray:
-    """Return twice the larger p-value [...] of both t-tests of ratios of means that are not beyond `bound`.
+    """Return twice the larger p-value [...] of both t-tests of ratios of means over [..., n].
 
-    Args:
-        numerator: [..., n].
-        denominator: [..., n].
-        bound: that the ratio does not exceed (`side` 1) or fall below (-1).
-        side: of the bound.
+    They test that the ratio does not exceed `bound` (`side` 1), or does not fall below it (-1).
     """
     below = denominator.mean(-1, keepdims=True)
     sign = np.where(below < 0, -1.0, 1.0)
@@ -247,11 +243,8 @@ def t_p(values: np.ndarray) -> np.ndarray:
 def skewed_t_p(values: np.ndarray, skew: np.ndarray | float) -> np.ndarray:
     """Return the one-sided p-values [...] of a t-test of means above zero, corrected for skewness.
 
-    Where a few values lie far below the others, Student's t rejects too often.
-
-    Args:
-        values: [..., n].
-        skew: [...], the skewness of the values.
+    `skew` [...] is the skewness of `values` [..., n]. Where a few of them lie far below the others, Student's
+    t rejects too often.
 
     Reference: Hall 1992, J. R. Stat. Soc. B 54, 221 (the cubic transformation, increasing in t).
     """

@@ -61,11 +61,6 @@ class Evidence:
     rms_log_rho: float | None = None
 
     @property
-    def claim(self) -> str:
-        """The id of the claim."""
-        return self.trial.claim
-
-    @property
     def primary(self) -> CriterionEvidence:
         """The evidence on the criterion that decides."""
         return next(each for each in self.criteria if each.criterion.role == "primary")

@@ -37,12 +37,12 @@ OPERAND_ALIASES = {
 }
 """Aliases of a field of both operands."""
 COLUMNS = {
-    alias: tuple(f"{PROJECTION}.{name}{end}" for name in OPERANDS for end in dict.fromkeys(("", *ends)))
-    for alias, ends in {
-        "infer_format": (".format",),
-        "infer_mantissa_bits": (".format", ".format.mantissa_bits"),
-        "infer_rounding": (".rounding",),
-    }.items()
+    alias: tuple(
+        ".".join((PROJECTION, name, *field.split(".")[:depth]))
+        for name in OPERANDS
+        for depth in range(field.count(".") + 2)
+    )
+    for alias, field in OPERAND_ALIASES.items()
 } | {"response_length": ("task.difficulty",)}
 """Aliases with a column of their own, and the columns of the fields that they set."""
 

@@ -10,11 +10,7 @@ from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import columns
 from simlab.sweeps.memory import return_free_memory
 from simlab.sweeps.plan import Plan, PlannedRun
-from simlab.sweeps.program import (
-    BatchedRun,
-    chunk_length,
-    stack_members,
-)
+from simlab.sweeps.program import BatchedRun, chunk_length, stack_members
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
 from simlab.sweeps.tables import WATCHED, diverged_at, run_tables

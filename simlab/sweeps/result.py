@@ -13,11 +13,11 @@ from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
 from simlab.sweeps.own_records import SOURCE
 from simlab.sweeps.result_cache import ResultCache
+from simlab.sweeps.tables import OWN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
 CONFIG = "_config"
 """Ending of a column of the config that has the name of a metric, such as `response_length`."""
 ALWAYS = ("objective",)

@@ -12,9 +12,6 @@ from matplotlib.figure import Figure
 
 from simlab.core.atomic import write_atomically
 
-STYLE = "tableau-colorblind10"
-PANEL = (3.6, 2.6)
-
 
 def draw_curves(frame: pd.DataFrame, metrics: Sequence[str], by: str, smooth: int) -> Figure:
     """Return a panel per metric: per value of `by` the mean over runs, with a band of one standard error.
@@ -53,9 +50,8 @@ def save_arm_curves(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) 
 
 def _draw_panels(metrics: Sequence[str], draw: Callable[[Axes, str], None]) -> Figure:
     """Return a figure with a panel per metric."""
-    width, height = PANEL
-    size = width * len(metrics), height
-    with plt.style.context(STYLE):
+    size = 3.6 * len(metrics), 2.6
+    with plt.style.context("tableau-colorblind10"):
         figure, panels = plt.subplots(
             ncols=len(metrics), figsize=size, squeeze=False, constrained_layout=True
         )

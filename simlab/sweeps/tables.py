@@ -33,6 +33,8 @@ DEAD_STEPS = 10
 DEAD = {"grad_norm": "zero gradient", "reward": "zero reward"}
 """Metrics that are exactly zero for the rest of a dead run, and how the result reports it."""
 
+OWN = ("run", "arm", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
+"""Columns of `runs` before those of the config."""
 Metrics = Mapping[str, np.ndarray]
 
 
@@ -110,14 +112,9 @@ def _long(key: str, vectors: Mapping[str, np.ndarray]) -> dict[str, Json]:
 
 def runs_table(records: Sequence[Mapping[str, Json]], arms: Sequence[str]) -> pd.DataFrame:
     """Return the `runs` table of these records, in their order."""
-    own = ("run", "status", "diverged_at", "dead_since", "dead_because", "steps_completed")
-    columns = {"run": [], "arm": list(arms)} | {name: [] for name in own}
-    columns |= {name: [] for record in records for name in record["columns"]}
-    for record in records:
-        for name in columns:
-            if name != "arm":
-                columns[name].append(record[name] if name in own else record["columns"].get(name))
-    return pd.DataFrame({name: _one_kind(values) for name, values in columns.items()})
+    rows = [{**record["columns"], **record, "arm": arm} for record, arm in zip(records, arms, strict=True)]
+    names = dict.fromkeys((*OWN, *(name for record in records for name in record["columns"])))
+    return pd.DataFrame({name: _one_kind([row.get(name) for row in rows]) for name in names})
 
 
 def _one_kind(values: list[Json]) -> list[Json]:

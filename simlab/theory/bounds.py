@@ -30,13 +30,12 @@ def drift(pair: PolicyPair) -> float:
     return float(np.abs(pair.train - pair.infer).sum(1).max() / 2)
 
 
-def score_bound(probs: Float[np.ndarray, "K V"], slopes: Float[np.ndarray, "K V"] | float = 1.0) -> float:
-    """B: the largest norm of a token's score in the logits, for slopes d(engine logit)/d(logit) `[K, V]`.
+def score_bound(probs: Float[np.ndarray, "K V"]) -> float:
+    """B: the largest norm of a token's score in the logits.
 
     Reference: lr Asm. B.3.
     """
-    slopes = np.broadcast_to(slopes, probs.shape)
-    squares = (probs**2 * slopes**2).sum(1, keepdims=True) + slopes**2 * (1 - 2 * probs)
+    squares = (probs**2).sum(1, keepdims=True) + (1 - 2 * probs)
     return float(np.sqrt(squares.max()))
 
 

@@ -24,15 +24,14 @@ def shared_coefficient(weights: Float[np.ndarray, " G"], advantages: Float[np.nd
 
 
 def sequence_coupled(
-    log_ratio: Float[np.ndarray, "G T"], shared: int = 0
+    log_ratio: Float[np.ndarray, "G T"],
 ) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, " G"]]:
-    """The ratio of the shared token and the product u_i of all others, `[G]` each.
+    """The ratio of the shared token, the first one, and the product u_i of all others, `[G]` each.
 
     Reference: cancel Eq. 11, 12, 31, 35-37.
     Deviation: this is the plain product of Eq. 11; Eq. 44 takes its length-th root.
     """
-    rest = np.delete(log_ratio, shared, axis=1).sum(1)
-    return np.exp(log_ratio[:, shared]), np.exp(rest)
+    return np.exp(log_ratio[:, 0]), np.exp(log_ratio[:, 1:].sum(1))
 
 
 def pair_leftover(log_ratio: Float[np.ndarray, "2 T"], advantage: float) -> tuple[float, float]:
@@ -92,13 +91,13 @@ def group_batch(
 
 
 def objective_leftover(
-    name: str, batch: TokenBatch, shared: int = 0, **overrides
+    name: str, batch: TokenBatch, **overrides
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-    """Sum over each group of an objective's token coefficients at the shared position, and of their sizes.
+    """Sum over each group of an objective's token coefficients at the first token, and of their sizes.
 
     Reference: cancel Eq. 2, 9, 82.
     """
-    column = np.asarray(token_coefficients(name, batch, **overrides), np.float64)[:, shared]
+    column = np.asarray(token_coefficients(name, batch, **overrides), np.float64)[:, 0]
     groups = column.reshape(-1, batch.group_size)
     return groups.sum(1), np.abs(groups).sum(1)
 

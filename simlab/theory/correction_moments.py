@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from simlab.models.tabular import sequence_scores, squared_score_norms, token_values
 from simlab.theory.expectation import PolicyPair, expect
 from simlab.theory.group_moments import Weighting, fix_weights, group_gradient_moments
-from simlab.theory.groups import Advantage, leave_one_out
+from simlab.theory.groups import leave_one_out
 
 Correction = Callable[[PolicyPair], Weighting]
 
@@ -27,12 +27,12 @@ def none(pair: PolicyPair) -> Weighting:
     return fix_weights(np.ones(pair.space.tokens.shape))
 
 
-def temper(level: str, power: float, low: float = 0.0, high: float = np.inf) -> Correction:
-    """rho^power per token, per sequence (product) or geometric (per-token mean), clipped into [low, high].
+def temper(level: str, power: float, high: float = np.inf) -> Correction:
+    """rho^power per token, per sequence (product) or geometric (per-token mean), at most `high`.
 
     Reference: lr Eq. 4, 5; acrl Eq. 2.
     """
-    return lambda pair: fix_weights(np.clip(np.exp(power * _log_rho(pair, level)), low, high))
+    return lambda pair: fix_weights(np.minimum(np.exp(power * _log_rho(pair, level)), high))
 
 
 def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
@@ -211,19 +211,20 @@ def qualities(
     pair: PolicyPair,
     rewards: Float[np.ndarray, " S"],
     size: int,
-    rule: Advantage = leave_one_out,
     corrections: Mapping[str, Correction] = CORRECTIONS,
 ) -> dict[str, Quality]:
     """Bias, std, angle and norm of the gradient under each correction, samples from pi_infer.
 
-    RLOO by default: its mean is the exact policy gradient, so that bias is due to the mismatch alone.
+    With RLOO: its mean is the exact policy gradient, so that bias is due to the mismatch alone.
 
     Reference: lr Eq. 2-6, 11; acrl Eq. 1-3.
     """
     same = PolicyPair(pair.space, pair.train, pair.train)
-    target, _ = group_gradient_moments(same, none(same), rewards, rule, size)
+    target, _ = group_gradient_moments(same, none(same), rewards, leave_one_out, size)
     return {
-        name: quality_of(*group_gradient_moments(pair, correction(pair), rewards, rule, size), target)
+        name: quality_of(
+            *group_gradient_moments(pair, correction(pair), rewards, leave_one_out, size), target
+        )
         for name, correction in corrections.items()
     }
 

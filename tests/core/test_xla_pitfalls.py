@@ -1,10 +1,11 @@
 import json
+from dataclasses import asdict
 
 from simlab.core.xla_pitfalls import check_pitfalls
 
 
 def test_every_pitfall_is_decided_and_prints_as_json():
-    rows = [pitfall.as_row() for pitfall in check_pitfalls()]
+    rows = [asdict(pitfall) for pitfall in check_pitfalls()]
     assert len(json.loads(json.dumps(rows))) == len({row["pitfall"] for row in rows}) >= 10
     assert all(isinstance(row["holds"], bool) and row["observed"] and row["workaround"] for row in rows)
 

@@ -68,5 +68,5 @@ def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, no
     finished = pd.DataFrame(runs).assign(status="finished")
     tables = Tables({"runs": finished, "chunks": accumulator_drift.chunks(pd.concat(rows))})
     (finding,) = decide_family(accumulator_drift.collect_evidence(tables))  # type: ignore[arg-type]
-    assert (finding.claim, finding.verdict) == ("T5", verdict)
+    assert (finding.trial.claim, finding.verdict) == ("T5", verdict)
     assert f"{NARROWED}: " in finding.note

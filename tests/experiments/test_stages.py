@@ -95,7 +95,7 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     assert first == {CLEAR, OPEN, HOPELESS, "none"}
     assert second == {CLEAR, OPEN, "none"}
     assert third == {OPEN, "none"}
-    found = {f.claim: f for f in decide_family(measure_trials(m.Tables(run.tables), trials))}
+    found = {f.trial.claim: f for f in decide_family(measure_trials(m.Tables(run.tables), trials))}
     assert found["H7"].verdict == "reproduced"
     assert found["H7"].primary.num_policies == 16
     assert found["L3"].primary.num_policies == 24

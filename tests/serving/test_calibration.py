@@ -13,7 +13,6 @@ from simlab.serving.calibration import (
     find_pair,
     get_catalog_emulations,
     measure_distance,
-    predict_log_rho,
     score_with_emulation,
 )
 
@@ -50,10 +49,6 @@ def test_calibrate_recovers_the_emulation_of_the_data():
     train, bf16, fp8 = (
         score_with_emulation(params, CONFIG, ENGINES[name], tokens[:, :4], tokens[:, 4:])
         for name in ("f32", "bf16", "fp8-e4m3")
-    )
-    np.testing.assert_array_equal(
-        predict_log_rho(params, CONFIG, ENGINES["f32"], ENGINES["bf16"], tokens[:, :4], tokens[:, 4:]),
-        train - bf16,
     )
     mask = np.arange(8)[None] < np.arange(1, 17)[:, None]
     measured = train[:, ::-1], bf16[:, ::-1]  # at other positions, on which the fit must not depend

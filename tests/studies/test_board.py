@@ -16,7 +16,7 @@ from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
-from simlab.studies.board import Board, board, counts, list_stored, measurements, power_text, summary
+from simlab.studies.board import Board, board, counts, list_results, measurements, power_text, summary
 from simlab.studies.contrasts import minus
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.records import Claim, Regime, Trial, manipulation, primary, secondary, stored_row
@@ -143,7 +143,7 @@ def test_measured_rows_are_tested_with_the_family_of_their_paper(shipped):
 
 
 def test_rows_name_their_result_and_figures(shipped):
-    manifests = {experiment.name: (experiment, manifest) for experiment, manifest in list_stored()}
+    manifests = {experiment.name: (experiment, results.manifest) for experiment, results in list_results()}
     for row in shipped.rows:
         if row.evidence is None:
             assert row.core_minutes is None or row.core_minutes > 0
@@ -279,7 +279,7 @@ def test_summary_counts_what_the_rows_hold(shipped):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [experiment.name for experiment, _ in list_stored() if experiment.claims])
+@pytest.mark.parametrize("name", [experiment.name for experiment, _ in list_results() if experiment.claims])
 def test_figures_show_what_the_tables_hold(name, tmp_path):
     for figure, source in FIGURES.items():
         if source.experiment == name:

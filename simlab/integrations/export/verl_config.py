@@ -7,13 +7,7 @@ from typing import Any
 
 from simlab.core.catalog import lookup
 from simlab.core.json_value import Json
-from simlab.integrations.export.verl_objective import (
-    ESTIMATORS,
-    LOSS_MODES,
-    NEVER,
-    NUMBERS,
-    VARIANTS,
-)
+from simlab.integrations.export.verl_objective import ESTIMATORS, LOSS_MODES, NEVER, NUMBERS, VARIANTS
 from simlab.integrations.export.verl_run import LAB_RATE, LARGE_RATE, PROMPTS_PER_PROMPT
 from simlab.integrations.export.verl_yaml import DEFAULTS, Flat, flat_config, full_key, get, variables
 from simlab.objectives import AGGREGATIONS, OBJECTIVES, override_names

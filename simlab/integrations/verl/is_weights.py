@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from simlab.core.json_value import Json
-from simlab.integrations.verl.anchored_losses import smallest_with_mean, symmetric_binary_kl
+from simlab.integrations.verl.anchored_losses import TOKEN_LIMIT, smallest_with_mean, symmetric_binary_kl
 from simlab.integrations.verl.protocols import DataProto
 from simlab.integrations.verl.settings import Settings
 
-LIMIT = 20.0
 AREAL_FLOOR = 1e-8
 
 
 def log_rho(old: Tensor, rollout: Tensor) -> Tensor:
     """Return log rho of each token [B, T], clamped to +-20."""
-    return (old - rollout).clamp(-LIMIT, LIMIT)
+    return (old - rollout).clamp(-TOKEN_LIMIT, TOKEN_LIMIT)
 
 
 def acrl_powers(
@@ -47,7 +46,7 @@ def acrl_powers(
     }[level]()
     reference = everything if settings.acrl_reference is None else torch.tensor(settings.acrl_reference)
     strength = settings.acrl_gamma * (1 - current / reference) if reference > 0 else torch.zeros_like(d)
-    powers = (strength[:, None] * log_rho(old, rollout)).clamp(-LIMIT, LIMIT).exp()
+    powers = (strength[:, None] * log_rho(old, rollout)).clamp(-TOKEN_LIMIT, TOKEN_LIMIT).exp()
     return torch.where(real, powers, 1.0)
 
 
@@ -66,7 +65,7 @@ def geometric_weights(old: Tensor, rollout: Tensor, mask: Tensor, threshold: flo
     """
     real = mask.bool()
     mean = torch.where(real, old - rollout, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
-    rho = mean.clamp(-LIMIT, LIMIT).exp().expand_as(old)
+    rho = mean.clamp(-TOKEN_LIMIT, TOKEN_LIMIT).exp().expand_as(old)
     low, _, high = str(threshold).rpartition("_")
     if low:
         inside = (rho >= float(low)) & (rho <= float(high))
@@ -192,7 +191,4 @@ def wrap_rollout_correction(original: Correction, settings: Settings) -> Correct
 
 def _columns(batch: DataProto) -> tuple[Tensor, Tensor, Tensor]:
     """Return log-probabilities of the trainer and the rollout, and the mask, [B, T] each."""
-    old, rollout, mask = (
-        batch.batch[name] for name in ("old_log_probs", "rollout_log_probs", "response_mask")
-    )
-    return old, rollout, mask
+    return batch.batch["old_log_probs"], batch.batch["rollout_log_probs"], batch.batch["response_mask"]

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from simlab.integrations.verl import anchored_losses, group_transforms
+from simlab.integrations.verl.anchored_losses import TOKEN_LIMIT
 from simlab.integrations.verl.protocols import LossConfig
 from simlab.integrations.verl.settings import Settings
 
-TOKEN_LIMIT, SEQUENCE_LIMIT = 20.0, 10.0
+SEQUENCE_LIMIT = 10.0
 
 
 @dataclass(frozen=True)

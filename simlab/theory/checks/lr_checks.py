@@ -26,9 +26,9 @@ NOISE_STD = 0.1
 
 
 @cache
-def worst_case(length: int, memory: int | None, vocabulary: int = 3) -> tuple[Bound, Bound]:
+def worst_case(length: int, memory: int | None) -> tuple[Bound, Bound]:
     """The error under the rewards that make it largest, against both bounds."""
-    space = enumerate_sequences(vocabulary, length, memory=memory)
+    space = enumerate_sequences(3, length, memory=memory)
     pair = noisy_pair(space, random_logits(space, 0), NOISE_STD)
     rewards = worst_rewards(pair)
     return gradient_error(pair, rewards), gradient_error_linear(pair, rewards)
