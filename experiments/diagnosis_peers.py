@@ -23,26 +23,10 @@ from simlab.serving.open_engine import find_interpreter
 
 POLICY = "chain-16"
 VARIANTS = (
-    "no fault",
-    "old weights",
-    "frozen",
-    "head rows",
-    "every k-th row",
-    "ages",
-    "temperature",
-    "top-p",
-    "base 2",
-    "shift",
-    "jump",
-    "prompt end",
-    "end value",
-    "other ids",
-    "dropout 0.1",
-    "identical",
-    "frozen old",
-    "double ratio",
-    "wrong page",
-)
+    "no fault", "old weights", "frozen", "head rows", "every k-th row", "ages", "temperature", "top-p",
+    "base 2", "shift", "jump", "prompt end", "end value", "other ids", "dropout 0.1", "identical",
+    "frozen old", "double ratio", "wrong page",
+)  # fmt: skip
 SIZE, LOGS, STEPS, TOKENS = 0.7, 1, 40, 800
 PROGRAM = Path(__file__).parent / "diagnosis_study" / "peer_programs.py"
 

@@ -14,7 +14,8 @@ import numpy as np
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
-from simlab.diagnosis.log import LOWEST, TokenLog
+from simlab.diagnosis.log import TokenLog
+from simlab.integrations.live_diagnosis import as_log
 from simlab.models import MODELS, TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.jax_engine import JaxEngine
@@ -70,15 +71,8 @@ def make_log(
         scored = trainer.score(asked, generated.responses)
         rows.append((generated.mask, generated.responses, scored.logps, generated.logps))
     mask, ids, train, infer = (np.concatenate(columns) for columns in zip(*rows, strict=True))
-    lengths = mask.sum(1)
-    return TokenLog(
-        lengths=lengths,
-        logp_train=np.clip(train[mask], LOWEST, 0),
-        logp_infer=np.clip(infer[mask], LOWEST, 0),
-        mask=np.ones(int(lengths.sum()), bool),
-        step=np.repeat(np.arange(len(rows)), len(asked)),
-        ids=ids[mask],
-    )
+    log = as_log(0, slice(None), train, infer, mask, ids, logp=None)
+    return replace(log, step=np.repeat(np.arange(len(rows)), len(asked)))
 
 
 def move(params: Params, steps: int) -> Params:

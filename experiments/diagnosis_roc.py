@@ -125,14 +125,8 @@ def simulate_synthetic(logs: int, seed: int) -> Frame:
     for kind, cause in SYNTHETIC_CAUSES.items():
         for number in range(logs):
             log, size = generate_random_log(kind, seed + number)
-            row = {
-                "fault": kind,
-                "cause": cause,
-                "size": size,
-                "engines": "",
-                "policy": RANDOM,
-                "excess": 9.0,
-            }
+            row = {"fault": kind, "cause": cause, "size": size, "engines": "", "policy": RANDOM}
+            row["excess"] = 9.0
             shape = {"tokens": len(log.mask), "sequences": log.num_sequences, "vocabulary": 32}
             rows.append(row | shape | {"held_out": False} | measure_signatures(log))
     return pd.DataFrame(rows)
@@ -269,9 +263,9 @@ def calibration(logs: Frame) -> list[dict[str, Json]]:
     rows = []
     for low, high in pairwise(edges):
         part = logs[(logs["probability"] >= low) & (logs["probability"] < high)]
-        right = float((part["named"] == part["cause"]).mean()) if len(part) else np.nan
-        mean = float(part["probability"].mean()) if len(part) else np.nan
-        rows.append({"low": low, "high": high, "logs": len(part), "probability": mean, "right": right})
+        mean, right = part["probability"].mean(), (part["named"] == part["cause"]).mean()
+        row = {"low": low, "high": high, "logs": len(part)}
+        rows.append(row | {"probability": float(mean), "right": float(right)})
     return rows
 
 
@@ -310,27 +304,22 @@ def real(model: Classifier, folder: Path) -> list[dict[str, Json]]:
 
 
 def simulate_splits(run: ExperimentContext, counts: dict[str, int], folder: Path) -> dict[str, Frame]:
-    """Return the logs of the splits in `counts`, of all policies; finished parts of them are in `folder`."""
+    """Return the logs of each split, of all policies; finished parts of them are in `folder`."""
     groups = SMOKE_POLICIES if run.smoke else POLICIES
     seeds = run.seeds([1000 * (1 + number) for number in range(len(groups))])
     contexts, engines = (100, SMOKE_ENGINES) if run.smoke else (CONTEXTS, ())
     work: list[tuple[str, str, Callable[[], Frame]]] = []
     for policies, seed in zip(groups.values(), seeds, strict=True):
         for number, (policy, split) in enumerate(policies.items()):
-            if split in counts:
-                task = partial(
-                    simulate_policy, policy, split, counts[split], seed + number, contexts, engines
-                )
-                work.append((split, f"{policy} {counts[split]} {contexts}", task))
+            task = partial(simulate_policy, policy, split, counts[split], seed + number, contexts, engines)
+            work.append((split, f"{policy} {counts[split]} {contexts}", task))
     for split in counts:
         pools, logs = (1, 1) if run.smoke else (RANDOM_POOLS[split], 2)
-        work.append(
-            (split, f"random {pools}", partial(simulate_random_policies, split, pools, logs, engines))
-        )
+        task = partial(simulate_random_policies, split, pools, logs, engines)
+        work.append((split, f"random {pools}", task))
     for number, (split, logs) in enumerate(SYNTHETIC.items()):
-        if split in counts:
-            task = partial(simulate_synthetic, 1 if run.smoke else logs, 5000 + 1000 * number)
-            work.append((split, "synthetic", task))
+        task = partial(simulate_synthetic, 1 if run.smoke else logs, 5000 + 1000 * number)
+        work.append((split, "synthetic", task))
     tables: dict[str, list[Frame]] = {split: [] for split in counts}
     for split, name, task in run.track(work, "policies"):
         seed = f" {TEST_SEED}" if split == "test" else ""
@@ -343,12 +332,8 @@ def run(run: ExperimentContext) -> None:
     """Write the classifier of the package, the simulated logs' signatures, and how often it is right."""
     counts = dict.fromkeys(LOGS, 1) if run.smoke else LOGS
     run.configure(policies=POLICIES, sizes=SIZES, logs=counts, synthetic=SYNTHETIC, test_seed=TEST_SEED)
-    run.configure(
-        random_pools=RANDOM_POOLS,
-        faultless=FAULTLESS,
-        infer_engines=INFER_ENGINES,
-        held_out_engines=HELD_OUT_ENGINES,
-    )
+    run.configure(random_pools=RANDOM_POOLS, faultless=FAULTLESS)
+    run.configure(infer_engines=INFER_ENGINES, held_out_engines=HELD_OUT_ENGINES)
     parts = run.out / "parts"
     with run.phase("logs"):
         tables = simulate_splits(run, counts, parts)

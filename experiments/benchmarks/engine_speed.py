@@ -5,42 +5,32 @@ float32, so all engines share `learn`.
 """
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+from experiments.benchmarks.timing import read_clocks, time_call, train_call
 from experiments.regimes import BASE
 from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.models.parameters import init_params
-from simlab.sweeps.compilation import BatchProgram, compile_batch, forget_compiled
+from simlab.sweeps.compilation import compile_batch, forget_compiled
 from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState
 
 BATCH = 8
 TIMED = (
-    "f32",
-    "bf16",
-    "fp8-e4m3",
-    "fp8-s2-truncated-all",
-    "vllm-bf16",
-    "bf16-fp8kv",
-    "int8-w8a8",
-    "int4-g128",
-    "fp8-block128",
-    "mxfp8",
-    "nvfp4",
-    "h100-bf16",
-)
+    "f32", "bf16", "fp8-e4m3", "fp8-s2-truncated-all", "vllm-bf16", "bf16-fp8kv", "int8-w8a8", "int4-g128",
+    "fp8-block128", "mxfp8", "nvfp4", "h100-bf16",
+)  # fmt: skip
 """Engines that are timed in a batch: one of each kind of sites, scaling and sum. Others of the catalog differ
 in format, group size or ranks; all 64 would take half an hour of compilation."""
 ALONE = TIMED[:5]
@@ -73,17 +63,6 @@ def stack_runs(recipe: Recipe, runs_per_batch: int) -> tuple[Recipe, TrainState]
     return stack_members(members, runs_per_batch)
 
 
-def read_clocks() -> np.ndarray:
-    """Return the wall and the CPU clock, in seconds."""
-    return np.array([time.perf_counter(), time.process_time()])
-
-
-def time_compilation(recipe: Recipe, state: TrainState) -> tuple[BatchProgram, np.ndarray]:
-    """Return the functions of a batch, and the wall and CPU seconds until this process has them."""
-    start = read_clocks()
-    return compile_batch(recipe, state), read_clocks() - start
-
-
 @contextmanager
 def temporary_cache() -> Iterator[None]:
     """Keep compiled functions in a folder of this benchmark, empty at first."""
@@ -105,27 +84,21 @@ def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, J
     `warm` reads both from the cache folder, as a second process does.
     """
     recipe, state = build_batch(engine, runs_per_batch, smoke)
-    _, cold = time_compilation(recipe, state)
+    compile_once = partial(compile_batch, recipe, state)
+    cold = time_call(compile_once, read_clocks)
     forget_compiled()
-    program, warm = time_compilation(recipe, state)
-    rounds = []
-    for _ in range(1 if smoke else ROUNDS):
-        start = read_clocks()
-        state, _ = train(
-            recipe, state, STEPS, chunk=STEPS, axes=(0, 0), advance=lambda r, s: program.advance(STEPS, r, s)
-        )
-        rounds.append((read_clocks() - start) / STEPS)
+    warm = time_call(compile_once, read_clocks)
+    advance = partial(compile_once().advance, STEPS)
+    call = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
+    rounds = [time_call(call, read_clocks) / STEPS for _ in range(1 if smoke else ROUNDS)]
     wall, cpu = np.min(rounds, axis=0)
-    return {
-        "engine": engine,
-        "runs_per_batch": runs_per_batch,
-        "ms": 1e3 * float(wall),
-        "cpu_ms": 1e3 * float(cpu),
-        "run_steps_per_s": runs_per_batch / float(wall),
-        "cold_seconds": float(cold[0]),
-        "cold_cpu_seconds": float(cold[1]),
-        "warm_seconds": float(warm[0]),
-        "warm_cpu_seconds": float(warm[1]),
+    row = {"engine": engine, "runs_per_batch": runs_per_batch, "ms": 1e3 * wall, "cpu_ms": 1e3 * cpu}
+    return row | {
+        "run_steps_per_s": runs_per_batch / wall,
+        "cold_seconds": cold[0],
+        "cold_cpu_seconds": cold[1],
+        "warm_seconds": warm[0],
+        "warm_cpu_seconds": warm[1],
     }
 
 

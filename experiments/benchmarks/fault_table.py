@@ -6,51 +6,45 @@ continue must fail with one clear line.
 """
 
 import itertools
-import json
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from simlab.core.experiment import Experiment, ExperimentContext
-from simlab.core.json_value import Json
 from simlab.sweeps import sweep
 from simlab.sweeps.result_cache import DamagedError
 
-RUNS_PER_BATCH = 4
-BASE: dict[str, Json] = {
-    "engines": {"name": "f32/f32", "infer": {"residual": "e5m2"}},
-    "objective": "grpo",
-    "task": {"name": "sort", "difficulty": 2, "train_size": 64, "held_out_size": 16},
-    "model": {
-        "name": "tiny-dense",
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    },
-    "optimizer": {"learning_rate": 0.01},
-    "entropy_coeff": 0.1,
-    "prompts_per_step": 2,
-    "group_size": 2,
-    "minibatches": 1,
-}
-OBJECTIVES = ("grpo", "gspo", "grpo+tis")
+SWEEP = """
+runs_per_batch = 4
+[base]
+engines = { name = "f32/f32", infer = { residual = "e5m2" } }
+task = { name = "sort", difficulty = 2, train_size = 64, held_out_size = 16 }
+optimizer = { learning_rate = 0.01 }
+entropy_coeff = 0.1
+prompts_per_step = 2
+group_size = 2
+minibatches = 1
+steps = %d
+[base.model]
+name = "tiny-dense"
+hidden_size = 32
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 1
+[over]
+objective = ["grpo", "gspo", "grpo+tis"]
+seed = %s
+"""
+"""Settings of a sweep of so many steps with these seeds."""
 STEPS, SEEDS = (400, 40), (8, 4)  # of a full run and of a smoke run
-TRIES = {
-    "kill -9 at a random moment": (50, 1),
-    "disk full": (6, 1),
-    "folder that cannot be written": (4, 1),
-    "result file damaged": (12, 3),
-    "checkpoint damaged": (4, 1),
-    "two sweeps in one folder": (4, 1),
-    "clock going backwards": (4, 1),
-}
+KILL, KILLS = "kill -9 at a random moment", (50, 1)
 COMMAND = "import sys; from simlab.cli import main; main()"
 # Each read of the clock goes back by one hour more.
 BACKWARDS = """
@@ -92,19 +86,14 @@ class Bench:
     """A folder in which sweeps are started, disturbed and compared with an undisturbed sweep."""
 
     root: Path
-    steps: int
-    seeds: int
+    sweep: str
     moments: random.Random = field(default_factory=lambda: random.Random(0))
-    num_folders: int = 0
+    numbers: Iterator[int] = field(default_factory=itertools.count)
     seconds: float = 0.0
 
     def __post_init__(self):
         """Run the undisturbed sweep in its own process and time it."""
-        lines = [f"runs_per_batch = {RUNS_PER_BATCH}", "[base]", f"steps = {self.steps}"]
-        lines += [f"{name} = {_toml(value)}" for name, value in BASE.items() if name != "objective"]
-        over = {"objective": list(OBJECTIVES), "seed": list(range(self.seeds))}
-        lines += ["[over]", *(f"{name} = {_toml(values)}" for name, values in over.items())]
-        (self.root / "sweep.toml").write_text("\n".join(lines))
+        (self.root / "sweep.toml").write_text(self.sweep)
         self.run_again(self.new_folder())  # compiles for the others
         self.undisturbed = self.new_folder()
         start = time.perf_counter()
@@ -115,8 +104,7 @@ class Bench:
 
     def new_folder(self) -> Path:
         """Return the path of a new folder."""
-        self.num_folders += 1
-        return self.root / f"sweep{self.num_folders}"
+        return self.root / f"sweep{next(self.numbers)}"
 
     def start(self, out: Path, before: str = "", file_size: int = 0, workers: int = 0) -> subprocess.Popen:
         """Start the sweep in its own process, after the code `before`, with a limit on file sizes."""
@@ -132,14 +120,7 @@ class Bench:
 
     def run_again(self, out: Path) -> None:
         """Start the sweep again in this process, which has compiled it."""
-        over = {"objective": list(OBJECTIVES), "seed": range(self.seeds)}
-        sweep(BASE | {"steps": self.steps}, over, out, runs_per_batch=RUNS_PER_BATCH, workers=0, name="sweep")
-
-
-def _toml(value: Json) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + " }"
-    return json.dumps(value)
+        sweep(**tomllib.loads(self.sweep), out=out, workers=0)
 
 
 def finished_runs(folder: Path) -> dict[str, tuple[int, int]]:
@@ -197,7 +178,7 @@ def kill_sweeps(bench: Bench, count: Count, tries: int) -> Iterator[dict[str, fl
             "unfinished": len(list(folder.glob("unfinished/[0-9a-f]*.npz"))),
             "ended_by_itself": process.returncode == 0,
         }
-        if num_finished == len(OBJECTIVES) * bench.seeds:
+        if num_finished == len(finished_runs(bench.undisturbed)):
             finish_sweep(bench, count, folder)
             folder = bench.new_folder()
     finish_sweep(bench, count, folder)
@@ -281,21 +262,22 @@ def turn_clock_back(bench: Bench, count: Count, _: int) -> Path:
     return folder
 
 
-FAULTS: dict[str, Callable[[Bench, Count, int], Path | None]] = {
-    "disk full": fill_disk,
-    "folder that cannot be written": name_read_only_folder,
-    "result file damaged": damage_result,
-    "checkpoint damaged": damage_checkpoint,
-    "two sweeps in one folder": start_two_sweeps,
-    "clock going backwards": turn_clock_back,
+FAULTS: dict[str, tuple[Callable[[Bench, Count, int], Path | None], tuple[int, int]]] = {
+    "disk full": (fill_disk, (6, 1)),
+    "folder that cannot be written": (name_read_only_folder, (4, 1)),
+    "result file damaged": (damage_result, (12, 3)),
+    "checkpoint damaged": (damage_checkpoint, (4, 1)),
+    "two sweeps in one folder": (start_two_sweeps, (4, 1)),
+    "clock going backwards": (turn_clock_back, (4, 1)),
 }
+"""By name: the fault, which returns the folder of its sweep, and its tries in a full and a smoke run."""
 
 
 def inject_fault(fault: str, bench: Bench, tries: int) -> Count:
     """Return the counts of a fault over `tries` sweeps."""
     count = Count(fault)
     for number in range(tries):
-        folder = FAULTS[fault](bench, count, number)
+        folder = FAULTS[fault][0](bench, count, number)
         count.tries += 1
         if folder is not None:
             finish_sweep(bench, count, folder)
@@ -303,20 +285,19 @@ def inject_fault(fault: str, bench: Bench, tries: int) -> Count:
 
 
 def run(run: ExperimentContext) -> None:
-    tries = {fault: counts[run.smoke] for fault, counts in TRIES.items()}
-    run.configure(base=BASE, tries=tries, steps=STEPS[run.smoke], runs_per_batch=RUNS_PER_BATCH)
+    kills, others = KILLS[run.smoke], {fault: tries[run.smoke] for fault, (_, tries) in FAULTS.items()}
+    text = SWEEP % (STEPS[run.smoke], list(range(SEEDS[run.smoke])))
+    run.configure(**tomllib.loads(text), tries={KILL: kills} | others)
     run.seeds([0])
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), STEPS[run.smoke], SEEDS[run.smoke])
+        bench = Bench(Path(folder), text)
         run.report(f"undisturbed: {bench.seconds:.1f} s")
-        (killed, number), *others = tries.items()
-        count = Count(killed)
-        with run.phase(killed):
-            run.table("kills", list(run.track(kill_sweeps(bench, count, number), killed, number)))
-        counts = [count]
-        for fault, number in run.track(others, "other faults"):
+        counts = [Count(KILL)]
+        with run.phase(KILL):
+            run.table("kills", list(run.track(kill_sweeps(bench, counts[0], kills), KILL, kills)))
+        for fault, tries in run.track(others.items(), "other faults"):
             with run.phase(fault):
-                counts.append(inject_fault(fault, bench, number))
+                counts.append(inject_fault(fault, bench, tries))
     run.table("faults", [vars(count) for count in counts])
     for count in counts:
         run.report(

@@ -1,10 +1,12 @@
 """Measure the CPU time of a live diagnosis of a padded batch: with the token limit and with all tokens."""
 
 import time
+from functools import partial
 
 import numpy as np
 
 from experiments.benchmarks.diagnose_speed import LONGEST, SEQUENCES, STEPS
+from experiments.benchmarks.timing import time_call
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.integrations.live_diagnosis import LiveDiagnosis
@@ -24,11 +26,11 @@ def time_live(copies: int, calls: int) -> list[dict[str, float]]:
     tokens = int(mask.sum())
     rows = []
     for limit in (LiveDiagnosis().max_tokens, 10**9):
-        live, seconds = LiveDiagnosis(max_tokens=limit), []
-        for step in range(calls + 1):
-            start = time.process_time()
-            live.observe(step, train, infer, mask, ids)
-            seconds.append(time.process_time() - start)
+        live = LiveDiagnosis(max_tokens=limit)
+        seconds = [
+            time_call(partial(live.observe, step, train, infer, mask, ids), time.process_time)
+            for step in range(calls + 1)
+        ]
         cost = float(np.median(seconds[1:]))
         row = {"batch_tokens": tokens, "read_tokens": min(limit, tokens), "cpu_seconds": cost}
         rows.append(row | {"step_seconds_at_1_percent": 100 * cost})

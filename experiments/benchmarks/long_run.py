@@ -3,6 +3,7 @@
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from experiments.benchmarks.fault_table import BASE
+from experiments.benchmarks.fault_table import SWEEP
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.models.parameters import init_params
 from simlab.sweeps.compile_cache import enable_compile_cache
@@ -31,7 +32,8 @@ def run(run: ExperimentContext) -> None:
         raise SystemExit("long_run reads /proc/self/statm, which only Linux has")
     steps, chunk = (60, 3) if run.smoke else (STEPS, CHUNK)
     (seed,) = run.seeds([0])
-    config = run_config(BASE | {"steps": steps})
+    base = tomllib.loads(SWEEP % (steps, [seed]))["base"]
+    config = run_config(base | {"objective": "grpo"})
     run.configure(config=config.as_dict(), chunk=chunk, bound_mb=BOUND_MB)
     enable_compile_cache()
     recipe = recipe_of(config)

@@ -1,7 +1,6 @@
 """Measure the time of emulated matrix products, as a multiple of a float32 product of the same shape."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -19,18 +18,10 @@ Shapes = Mapping[str, tuple[int, int, int]]
 LINEAR_SHAPES: Shapes = {"wide": (1024, 256, 1024), "toy": (128, 64, 192)}
 CORE_SHAPES: Shapes = {"wide": (512, 64, 256), "long": (256, 1024, 256), "decode": (16, 64, 192)}
 SMOKE_SHAPES: Shapes = {"toy": (16, 32, 48)}
+Cases = dict[tuple[str, str, str], Call]
+"""Timed calls by kind, name and variant; the variant states which parts are compile-time constants."""
 LIMITS = {"fp8-e4m3": 1.2, "bf16-partial-32": 2.2}
 CORE_LIMIT = 60.0
-
-
-@dataclass(frozen=True)
-class ProductCase:
-    """A timed call; `variant` states which parts are compile-time constants."""
-
-    kind: str
-    name: str
-    variant: str
-    call: Call
 
 
 def operands(shape: tuple[int, int, int], seed: int) -> tuple[jax.Array, jax.Array]:
@@ -41,38 +32,40 @@ def operands(shape: tuple[int, int, int], seed: int) -> tuple[jax.Array, jax.Arr
     return jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32)
 
 
-def accumulator_cases(
-    x: jax.Array, w: jax.Array, named: Mapping[str, tuple[str, Accumulator]]
-) -> Iterator[ProductCase]:
-    """Yield accumulators, each on operands of its format, static and traced."""
+def accumulator_cases(x: jax.Array, w: jax.Array, named: Mapping[str, tuple[str, Accumulator]]) -> Cases:
+    """Return accumulators, each on operands of its format, static and traced."""
+    cases: Cases = {}
     for name, (fmt, accumulator) in named.items():
         a, b = quantize(x, fmt), quantize(w, fmt)
         static = compile_call(lambda a, b, acc=accumulator: matmul(a, b, accumulator=acc), a, b)
-        yield ProductCase("accumulator", name, "static", static)
+        cases["accumulator", name, "static"] = static
         if jax.tree.leaves(accumulator):
             traced = compile_call(lambda a, b, acc: matmul(a, b, accumulator=acc), a, b, accumulator)
-            yield ProductCase("accumulator", name, "traced", traced)
+            cases["accumulator", name, "traced"] = traced
+    return cases
 
 
-def engine_cases(x: jax.Array, w: jax.Array, named: Mapping[str, Engine]) -> Iterator[ProductCase]:
-    """Yield engines on float32 operands: static, traced, and with weights quantized before."""
+def engine_cases(x: jax.Array, w: jax.Array, named: Mapping[str, Engine]) -> Cases:
+    """Return engines on float32 operands: static, traced, and with weights quantized before."""
+    cases: Cases = {}
     for name, engine in named.items():
         static = partial(compile_call, lambda x, w, n=name: linear(x, w, n), x)
-        yield ProductCase("engine", name, "static", static(w))
+        cases["engine", name, "static"] = static(w)
         if jax.tree.leaves(engine):
-            yield ProductCase("engine", name, "traced", compile_call(linear, x, w, engine))
+            cases["engine", name, "traced"] = compile_call(linear, x, w, engine)
             ready = quantize_operand(w, engine.projection.weights)
-            yield ProductCase("engine", name, "static, weights quantized", static(ready))
+            cases["engine", name, "static, weights quantized"] = static(ready)
+    return cases
 
 
-def catalog_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[ProductCase]:
+def catalog_cases(x: jax.Array, w: jax.Array, smoke: bool) -> Cases:
     """Return every accumulator on BF16 operands and every engine; in smoke mode those with a limit."""
     on_bf16 = {name: ("bf16", row) for name, row in ACCUMULATORS.items() if not smoke or name in LIMITS}
     engines = {name: row for name, row in ENGINES.items() if not smoke or name in LIMITS}
-    return [*accumulator_cases(x, w, on_bf16), *engine_cases(x, w, engines)]
+    return accumulator_cases(x, w, on_bf16) | engine_cases(x, w, engines)
 
 
-def tensor_core_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[ProductCase]:
+def tensor_core_cases(x: jax.Array, w: jax.Array, smoke: bool) -> Cases:
     """Return every tensor core on operands of its format; in smoke mode two."""
     named: dict[str, tuple[str, Accumulator]] = {
         f"{architecture} {fmt}": (fmt, core)
@@ -85,11 +78,11 @@ def tensor_core_cases(x: jax.Array, w: jax.Array, smoke: bool) -> list[ProductCa
     named["hopper e4m3fn, split-K 4"] = "e4m3fn", SplitK(hopper)
     named["blackwell mxfp8"] = "e4m3fn", MXTensorCore(TENSOR_CORES["blackwell"]["e4m3fn"], 14)
     named |= {name: ("bf16", ACCUMULATORS[name]) for name in ("exact", "float32-ordered")}
-    return list(accumulator_cases(x, w, dict(list(named.items())[: 2 if smoke else None])))
+    return accumulator_cases(x, w, dict(list(named.items())[: 2 if smoke else None]))
 
 
 def compare(
-    run: ExperimentContext, shape: str, cases: list[ProductCase], dot: Call, rounds: int, seed: int
+    run: ExperimentContext, shape: str, cases: Cases, dot: Call, rounds: int, seed: int
 ) -> list[dict]:
     """Time each case between two float32 products; return medians and quartiles over rounds."""
 
@@ -99,20 +92,20 @@ def compare(
         dot()
         return 1e3 * seconds, 2 * seconds / (before + median_seconds(dot, 3))
 
-    values = interleave(run, [case.call for case in cases], measure, rounds, seed, shape)
+    values = interleave(run, list(cases.values()), measure, rounds, seed, f"rounds, {shape}")
     low, ratio, high = np.quantile(values[..., 1], [0.25, 0.5, 0.75], axis=0)
+    ms = np.median(values[..., 0], axis=0)
     return [
-        {"shape": shape, "kind": case.kind, "name": case.name, "variant": case.variant}
-        | {"ms": float(np.median(values[:, i, 0])), "ratio": float(ratio[i])}
-        | {"ratio_low": float(low[i]), "ratio_high": float(high[i])}
-        for i, case in enumerate(cases)
+        {"shape": shape, "kind": kind, "name": name, "variant": variant, "ms": ms[i]}
+        | {"ratio": ratio[i], "ratio_low": low[i], "ratio_high": high[i]}
+        for i, (kind, name, variant) in enumerate(cases)
     ]
 
 
 def measure_products(
     run: ExperimentContext,
     table: str,
-    list_cases: Callable[[jax.Array, jax.Array, bool], list[ProductCase]],
+    list_cases: Callable[[jax.Array, jax.Array, bool], Cases],
     shapes: Shapes,
     rounds: int,
     limits: float | Mapping[str, float],

@@ -1,7 +1,6 @@
 """Measure the throughput of quantize-dequantize against the memory limit and against other libraries."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -19,17 +18,8 @@ FORMATS_TIMED = ("e4m3fn", "e5m2", "fp16", "bf16")
 LIMIT = ("add_one", "fp32", "donated")
 NEAREST, STOCHASTIC, PEER_FACTOR = 0.9, 0.4, 5.0
 STATIC, TRACED = "static, donated", "traced, donated"
-
-
-@dataclass(frozen=True)
-class Method:
-    """A timed call on `elements` numbers; `call` leaves its result in place for the next call."""
-
-    name: str
-    format: str
-    variant: str
-    call: Call
-    elements: int
+Methods = dict[tuple[str, str, str], Call]
+"""Timed calls by method, format and variant; each leaves its result in place for the next call."""
 
 
 class InPlace:
@@ -51,7 +41,7 @@ def out_of_place(function: Callable[..., object], x: np.ndarray) -> Call:
     return lambda: compiled(array).block_until_ready()
 
 
-def own_methods(x: np.ndarray) -> list[Method]:
+def own_methods(x: np.ndarray) -> Methods:
     """Return the memory limit, the rounding kernel with static and traced formats, and JAX's own casts."""
     target, e4m3, key = np.empty_like(x), FORMATS["e4m3fn"], jax.random.key(0)
     mode, rule = ROUNDINGS["nearest_even"], OVERFLOWS["saturate"]
@@ -68,27 +58,26 @@ def own_methods(x: np.ndarray) -> list[Method]:
     def reduce(v):
         return jax.lax.reduce_precision(v, exponent_bits=4, mantissa_bits=3)
 
-    rows: list[tuple[str, str, str, Call]] = [
-        (*LIMIT, InPlace(lambda v: v + 1, x)),
-        ("add_one", "fp32", "plain", out_of_place(lambda v: v + 1, x)),
-        ("np.copyto", "fp32", "warm target", lambda: np.copyto(target, x)),
-    ]
+    methods: Methods = {
+        LIMIT: InPlace(lambda v: v + 1, x),
+        ("add_one", "fp32", "plain"): out_of_place(lambda v: v + 1, x),
+        ("np.copyto", "fp32", "warm target"): lambda: np.copyto(target, x),
+    }
     for name in FORMATS_TIMED:
         fmt = FORMATS[name]
-        rows.append(("simlab", name, STATIC, InPlace(lambda v, f=fmt: quantize(v, f), x)))
-        rows.append(("simlab", name, TRACED, InPlace(quantize, x, fmt)))
-    rows.append(("simlab", "e4m3fn", "static, plain", out_of_place(lambda v: quantize(v, e4m3), x)))
+        methods["simlab", name, STATIC] = InPlace(lambda v, f=fmt: quantize(v, f), x)
+        methods["simlab", name, TRACED] = InPlace(quantize, x, fmt)
+    methods["simlab", "e4m3fn", "static, plain"] = out_of_place(lambda v: quantize(v, e4m3), x)
     for rounding in ("toward_zero", "up"):
         call = InPlace(lambda v, r=rounding: quantize(v, e4m3, rounding=r), x)
-        rows.append((f"simlab {rounding}", "e4m3fn", STATIC, call))
-    rows += [
-        ("simlab all traced", "e4m3fn", TRACED, InPlace(quantize_traced, x, e4m3, mode, rule)),
-        ("simlab stochastic", "e4m3fn", STATIC, InPlace(stochastic, x, key)),
-        ("simlab stochastic", "e4m3fn", TRACED, InPlace(stochastic, x, key, e4m3)),
-        ("jax astype", "e4m3fn", "donated", InPlace(cast, x)),
-        ("jax reduce_precision", "e4m3fn", "donated", InPlace(reduce, x)),
-    ]
-    return [Method(*row, x.size) for row in rows]
+        methods[f"simlab {rounding}", "e4m3fn", STATIC] = call
+    return methods | {
+        ("simlab all traced", "e4m3fn", TRACED): InPlace(quantize_traced, x, e4m3, mode, rule),
+        ("simlab stochastic", "e4m3fn", STATIC): InPlace(stochastic, x, key),
+        ("simlab stochastic", "e4m3fn", TRACED): InPlace(stochastic, x, key, e4m3),
+        ("jax astype", "e4m3fn", "donated"): InPlace(cast, x),
+        ("jax reduce_precision", "e4m3fn", "donated"): InPlace(reduce, x),
+    }
 
 
 def _ml_dtypes(x: np.ndarray) -> Call:
@@ -124,29 +113,37 @@ PEERS: dict[str, tuple[str, Callable[[np.ndarray], Call], str, int]] = {
 """Other libraries: variant, function that prepares a call, how to install it, and elements of its array."""
 
 
-def peer_methods(x: np.ndarray) -> tuple[list[Method], list[dict[str, str | int]]]:
+def peer_methods(x: np.ndarray) -> tuple[Methods, list[dict[str, Json]]]:
     """Return the methods of installed libraries, and the rows of those that are not installed."""
-    present, absent = [], []
+    present: Methods = {}
+    absent = []
     for name, (variant, prepare, hint, elements) in PEERS.items():
-        part = x[:elements].copy()
         try:
-            present.append(Method(name, "e4m3fn", variant, prepare(part), part.size))
+            present[name, "e4m3fn", variant] = prepare(x[:elements].copy())
         except ModuleNotFoundError:
             row = {"method": name, "format": "e4m3fn", "variant": variant, "status": "not installed"}
             absent.append(row | {"elements": 0, "hint": hint})
     return present, absent
 
 
-def summarize(methods: list[Method], seconds: np.ndarray) -> list[dict[str, Json]]:
-    """Return one row per method; ratios are within one round, under the same load of the machine."""
-    keys = [(method.name, method.format, method.variant) for method in methods]
-    low, ratio, high = np.quantile(seconds[:, [keys.index(LIMIT)]] / seconds, [0.25, 0.5, 0.75], axis=0)
-    rates = 1e-9 / np.median(seconds, axis=0)
+def summarize(methods: Methods, seconds: np.ndarray, elements: int) -> list[dict[str, Json]]:
+    """Return one row per method; ratios are within one round, under the same load of the machine.
+
+    Args:
+        methods: The timed calls.
+        seconds: Of each call in each round, [rounds, calls].
+        elements: Size of the array; peers read at most that of `PEERS`.
+    """
+    sizes = [min(elements, PEERS[method][-1]) if method in PEERS else elements for method, *_ in methods]
+    each = seconds / sizes
+    limit = each[:, [list(methods).index(LIMIT)]]
+    low, ratio, high = np.quantile(limit / each, [0.25, 0.5, 0.75], axis=0)
+    rates = 1e-9 / np.median(each, axis=0)
     return [
-        {"method": method.name, "format": method.format, "variant": method.variant, "status": "measured"}
-        | {"elements": method.elements, "gel_per_s": float(rates[i]), "ratio_to_limit": ratio[i]}
+        {"method": method, "format": fmt, "variant": variant, "status": "measured"}
+        | {"elements": sizes[i], "gel_per_s": rates[i], "ratio_to_limit": ratio[i]}
         | {"ratio_low": low[i], "ratio_high": high[i], "hint": ""}
-        for i, method in enumerate(methods)
+        for i, (method, fmt, variant) in enumerate(methods)
     ]
 
 
@@ -175,10 +172,10 @@ def run(run: ExperimentContext) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(elements) * np.exp2(rng.uniform(-14, 8, elements))).astype(np.float32)
     present, absent = peer_methods(x)
-    methods = [*own_methods(x), *present]
+    methods = own_methods(x) | present
     timed = partial(median_seconds, calls=calls)
-    seconds = interleave(run, [method.call for method in methods], timed, rounds, seed)
-    rows = summarize(methods, seconds / [method.elements for method in methods])
+    seconds = interleave(run, list(methods.values()), timed, rounds, seed)
+    rows = summarize(methods, seconds, elements)
     run.table("throughput", [*rows, *absent])
     run.table("verdicts", judge(rows))
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from experiments.benchmarks.step_floor import SIDE_BY_SIDE, timed_call
 from experiments.benchmarks.timing import Call, compile_call, interleave, time_call
 from simlab.checkpoints import save_checkpoint
 from simlab.core.experiment import Experiment, ExperimentContext
-from simlab.core.paths import checkout_root
 from simlab.core.plugins import import_module
 from simlab.engines import find_pair
 from simlab.models.config import MODELS, TransformerConfig
@@ -28,12 +27,15 @@ from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import response_logps
 from simlab.objectives import get_objective
 from simlab.rollout import response_mask
+from simlab.serving.open_engine import find_interpreter
 from simlab.tasks import EOS_TOKEN_ID, TASKS
 from simlab.tasks.vocabulary import CHARACTERS
 from simlab.training.recipe import Recipe, initial_state
 from simlab.training.step import rollout, score, train_step
 
-STAGES = ("rollout", "score", "updates", "step")
+Cases = dict[tuple[str, str], Call]
+"""Timed calls by implementation and stage; `updates` of simlab are its step minus rollout and score."""
+THREADS = sorted({1, os.cpu_count() or 1})
 # Engine pair, and whether its numbers are compile-time constants or traced, so that they can be swept.
 VARIANTS = {
     "float32": ("f32/f32", "constants"),
@@ -54,15 +56,6 @@ LOGP_BOUND, GRADIENT_BOUND = 2e-5, 1e-4
 EMULATED_BOUND = 0.05
 
 
-@dataclass(frozen=True)
-class TimedCase:
-    """A timed call; `updates` of simlab are its step minus rollout and score."""
-
-    implementation: str
-    stage: str
-    call: Call
-
-
 def recipe_of(pair: str, smoke: bool) -> Recipe:
     """Return the recipe of the timed step, or one that compiles in seconds."""
     small = TransformerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
@@ -76,7 +69,7 @@ def recipe_of(pair: str, smoke: bool) -> Recipe:
     )
 
 
-def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[TimedCase]:
+def simlab_cases(name: str, recipe: Recipe, params: Params) -> Cases:
     """Rollout, scoring and step of one variant, compiled; the same parameters at every call."""
     state = initial_state(recipe, params, jax.random.key(1))
     trajectory = jax.jit(rollout)(recipe, state)
@@ -85,13 +78,11 @@ def simlab_cases(name: str, recipe: Recipe, params: Params) -> list[TimedCase]:
         "score": (score, (state.params, trajectory)),
         "step": (train_step, (state,)),
     }
-    is_constant = VARIANTS[name][1] == "constants"
-    return [
-        TimedCase(name, stage, compile_call(partial(function, recipe), *rest))
-        if is_constant
-        else TimedCase(name, stage, compile_call(function, recipe, *rest))
-        for stage, (function, rest) in stages.items()
-    ]
+    if VARIANTS[name][1] == "constants":
+        stages = {stage: (partial(function, recipe), rest) for stage, (function, rest) in stages.items()}
+    else:
+        stages = {stage: (function, (recipe, *rest)) for stage, (function, rest) in stages.items()}
+    return {(name, stage): compile_call(function, *rest) for stage, (function, rest) in stages.items()}
 
 
 class Peer:
@@ -105,15 +96,14 @@ class Peer:
         self.torch._dynamo.reset()
         self.module = import_module("experiments.benchmarks.step_speed_torch")
         self.threads, self.recipe = threads, recipe
-        tree = jax.tree.map(np.asarray, params)
         length = recipe.task.response_length
-        self.reference = self.module.TorchReference(recipe.model, tree, length, self.module.TruncatedFp8)
+        self.reference = self.module.TorchReference(recipe.model, params, length, self.module.TruncatedFp8)
         prompts = recipe.task.prompts(jax.random.key(2), recipe.prompts_per_step)
         self.prompts = self.torch.tensor(np.asarray(prompts, np.int64))
         self.sampled = self.reference.rollout(self.prompts, recipe.group_size)
         self.old = self._score()
 
-    def cases(self) -> list[TimedCase]:
+    def cases(self) -> Cases:
         """Every stage, each on the threads of this peer."""
         sizes = self.recipe.group_size, self.recipe.minibatches
         calls = {
@@ -123,7 +113,7 @@ class Peer:
             "step": lambda: self.reference.step(self.prompts, *sizes),
         }
         name = name_peer("pytorch", self.threads)
-        return [TimedCase(name, stage, self._on_threads(call)) for stage, call in calls.items()]
+        return {(name, stage): self._on_threads(call) for stage, call in calls.items()}
 
     def _score(self) -> Any:
         with self.torch.no_grad():
@@ -195,18 +185,17 @@ def name_peer(program: str, threads: int) -> str:
 def peers(recipe: Recipe, params: Params) -> tuple[list[Peer], str]:
     """Return the reference on one thread and on all, or the reason why there is none."""
     try:
-        return [Peer(threads, recipe, params) for threads in sorted({1, os.cpu_count() or 1})], ""
+        return [Peer(threads, recipe, params) for threads in THREADS], ""
     except ImportError as error:
         return [], f"not installed: {error.name}; pip install 'simlab[peers]'"
 
 
-def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, float]:
+def trl_steps(recipe: Recipe, params: Params) -> dict[str, float]:
     """Milliseconds of the fastest step of TRL's trainer by thread count; nothing if TRL is not installed.
 
     TRL runs in its own process, so its steps are timed after those of simlab, not interleaved with them.
     """
-    root = checkout_root()
-    python = root / ".cache" / "venvs" / "trl" / "bin" / "python"
+    python = find_interpreter("trl")
     if not python.exists():
         return {}
     prompts = np.asarray(recipe.task.prompts(jax.random.key(2), 64))
@@ -220,39 +209,34 @@ def trl_steps(recipe: Recipe, params: Params, steps: int = 12) -> dict[str, floa
             "group_size": recipe.group_size,
             "minibatches": recipe.minibatches,
             "response_length": int(recipe.task.response_length),
-            "steps": steps,
+            "steps": 12,
         }
-        for threads in sorted({1, os.cpu_count() or 1}):
+        for threads in THREADS:
             file = Path(folder, "settings.json")
             file.write_text(json.dumps(settings | {"threads": threads}))
-            script = root / "experiments" / "benchmarks" / "step_speed_trl.py"
+            script = Path(__file__).with_name("step_speed_trl.py")
             done = subprocess.run([python, script, file], capture_output=True, text=True, check=True)
             milliseconds[name_peer("trl", threads)] = 1e3 * min(json.loads(done.stdout.splitlines()[-1]))
     return milliseconds
 
 
-def stage_rows(cases: list[TimedCase], ms: np.ndarray, least: dict[str, float]) -> list[dict]:
+def stage_rows(cases: Cases, ms: np.ndarray, least: dict[str, float]) -> list[dict]:
     """Return rows by implementation and stage; `least` is the time of the products of a stage."""
     by_name: dict[str, dict[str, float]] = {"floor": least}
-    for case, time_taken in zip(cases, ms, strict=True):
-        by_name.setdefault(case.implementation, {})[case.stage] = float(time_taken)
+    for (name, stage), time_taken in zip(cases, ms, strict=True):
+        by_name.setdefault(name, {})[stage] = float(time_taken)
     for times in by_name.values():
         times.setdefault("updates", times["step"] - times["rollout"] - times["score"])
     return [
         _row(name, stage, times[stage], times["step"], least)
         for name, times in by_name.items()
-        for stage in STAGES
+        for stage in least
     ]
 
 
 def _row(name: str, stage: str, ms: float, step_ms: float, least: dict[str, float]) -> dict:
-    return {
-        "implementation": name,
-        "stage": stage,
-        "ms": ms,
-        "floors": ms / least[stage],
-        "steps_per_s": 1e3 / step_ms,
-    }
+    rates = {"ms": ms, "floors": ms / least[stage], "steps_per_s": 1e3 / step_ms}
+    return {"implementation": name, "stage": stage, **rates}
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:
@@ -278,14 +262,15 @@ def run(run: ExperimentContext) -> None:
     recipe = recipe_of(VARIANTS["emulated"][0], run.smoke)
     params = init_params(jax.random.key(seed), recipe.model)
     run.configure(variants=VARIANTS, limits=LIMITS, rounds=rounds, model=asdict(recipe.model))
-    cases = []
+    cases: Cases = {}
     for name in run.track(names, "compile"):
-        cases += simlab_cases(name, recipe_of(VARIANTS[name][0], run.smoke), params)
+        cases |= simlab_cases(name, recipe_of(VARIANTS[name][0], run.smoke), params)
     available, absent = ([], "not part of a smoke run") if run.smoke else peers(recipe, params)
-    cases += [case for peer in available for case in peer.cases()]
+    for peer in available:
+        cases |= peer.cases()
     stages = step_floor.by_stage(recipe, recipe.task.prompts(jax.random.key(0), 1).shape[1])
     products = list(dict.fromkeys(product for counts in stages.values() for product in counts))
-    calls = [case.call for case in cases] + [timed_call(product) for product in products]
+    calls = [*cases.values(), *map(timed_call, products)]
     ms = 1e3 * interleave(run, calls, time_call, rounds, seed).min(axis=0)
     one = dict(zip(products, ms[len(cases) :] / SIDE_BY_SIDE, strict=True))
     least = {stage: float(sum(one[p] * n for p, n in counts.items())) for stage, counts in stages.items()}

@@ -4,8 +4,7 @@ This implementation is optimized: weights are quantized once per rollout; decode
 gradient are compiled; AdamW is fused; subnormals are flushed. Unlike simlab, it computes no metrics.
 """
 
-from typing import Any
-
+import jax
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from jaxtyping import PyTree
@@ -13,6 +12,7 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from simlab.models.config import TransformerConfig
+from simlab.models.parameters import Params
 from simlab.tasks.vocabulary import DIGIT, EOS_TOKEN_ID, LETTER, PAD_TOKEN_ID
 
 Weights = dict[str, PyTree[Tensor]]
@@ -75,14 +75,14 @@ class TorchReference:
     def __init__(
         self,
         model: TransformerConfig,
-        params: dict[str, PyTree[np.ndarray]],
+        params: Params,
         response_length: int,
         engine: Engine,
     ):
-        """Copy `params`, a tree of NumPy arrays; `engine` samples, training is in float32."""
+        """Copy `params`; `engine` samples, training is in float32."""
         torch.set_flush_denormal(True)
         self.model, self.engine, self.length = model, engine, response_length
-        self.params = _parameters(params)
+        self.params = jax.tree.map(lambda leaf: torch.tensor(np.asarray(leaf)).requires_grad_(), params)
         self.leaves = [self.params["embedding"], self.params["norm"]]
         self.leaves += [leaf for layer in self.params["layers"] for leaf in layer.values()]
         self.optimizer = torch.optim.AdamW(
@@ -245,14 +245,6 @@ class TorchReference:
         first, second = x.chunk(2, -1)
         turned = torch.cat([-second, first], -1)
         return engine.store(engine.store(x * angles[0]) + engine.store(turned * angles[1]))
-
-
-def _parameters(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {name: _parameters(leaf) for name, leaf in tree.items()}
-    if isinstance(tree, tuple | list):
-        return [_parameters(leaf) for leaf in tree]
-    return torch.tensor(tree).requires_grad_()
 
 
 def _rewards(prompts: Tensor, responses: Tensor) -> Tensor:

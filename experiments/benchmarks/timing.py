@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,11 @@ print(json.dumps([clocks, timings]))
 """
 
 
+def read_clocks() -> np.ndarray:
+    """Return the wall and the CPU clock of this process, in seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
 def compile_call(function: Callable[..., object], *arguments: object) -> Call:
     """Return a call of the compiled function on arguments that are already on the device."""
     compiled = jax.jit(function)
@@ -55,8 +61,8 @@ def train_call(
     return train_on
 
 
-def time_call(call: Call, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of one call, by default those of the wall clock."""
+def time_call(call: Call, clock: Callable[[], Any] = time.perf_counter) -> Any:
+    """Return the seconds of one call by `clock`."""
     start = clock()
     call()
     return clock() - start
@@ -124,14 +130,14 @@ def interleave(
     measure: Callable[[Call], object],
     rounds: int,
     seed: int,
-    label: str = "",
+    label: str = "rounds",
 ) -> np.ndarray:
     """Return `measure` of every call in every round, [rounds, calls, ...]; each call is warmed up once."""
     rng = np.random.default_rng(seed)
     for call in calls:
         call()
-    results: list[list[object]] = []
-    for _ in run.track(range(rounds), f"rounds, {label}" if label else "rounds"):
+    results = []
+    for _ in run.track(range(rounds), label):
         row: list[object] = [None] * len(calls)
         for index in rng.permutation(len(calls)):
             row[index] = measure(calls[index])

@@ -1,5 +1,8 @@
 """Measure memory and time of full-vocabulary log-probs, which score centering and Top-K DPPO read."""
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +46,11 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
+def coefficients(objective: Objective) -> Callable[[TokenBatch], jax.Array]:
+    """Return the function of a batch that is timed."""
+    return partial(token_coefficients if objective.centering is None else vocabulary_coefficients, objective)
+
+
 def column_bytes(name: str, vocabulary: int) -> int:
     """Return bytes per sampled token that one engine sends: a number per token, or a pair (id, number)."""
     if name == "ipo":
@@ -53,37 +61,22 @@ def column_bytes(name: str, vocabulary: int) -> int:
 
 def run(run: ExperimentContext) -> None:
     """Write the table `columns`: bytes, temporary memory and median time per vocabulary and objective."""
-    seeds = run.seeds([0])
+    (seed,) = run.seeds([0])
     rounds = 2 if run.smoke else 15
     sizes = VOCABULARIES[:1] if run.smoke else VOCABULARIES
     run.configure(sequences=SEQUENCES, tokens=TOKENS, top_k=TOP_K, vocabularies=list(sizes), rounds=rounds)
     rows = []
     for vocabulary in sizes:
         batch = batch_of(vocabulary)
-        programs = [
-            jax.jit(
-                lambda b, o=objective: (
-                    vocabulary_coefficients(o, b) if o.centering is not None else token_coefficients(o, b)
-                )
-            )
-            .lower(batch)
-            .compile()
-            for objective in OBJECTIVES.values()
-        ]
+        programs = [jax.jit(coefficients(each)).lower(batch).compile() for each in OBJECTIVES.values()]
         calls = [lambda p=program, b=batch: jax.block_until_ready(p(b)) for program in programs]
-        seconds = np.median(interleave(run, calls, time_call, rounds, seeds[0], str(vocabulary)), axis=0)
+        seconds = np.median(interleave(run, calls, time_call, rounds, seed, f"rounds, {vocabulary}"), axis=0)
         for name, program, median in zip(OBJECTIVES, programs, seconds, strict=True):
             memory = program.memory_analysis()
             assert memory is not None, "this backend reports no memory of a program"
-            rows.append(
-                {
-                    "vocabulary": vocabulary,
-                    "objective": name,
-                    "column_bytes": column_bytes(name, vocabulary),
-                    "temporary_bytes": memory.temp_size_in_bytes,
-                    "seconds": float(median),
-                }
-            )
+            row = {"vocabulary": vocabulary, "objective": name}
+            row["column_bytes"] = column_bytes(name, vocabulary)
+            rows.append(row | {"temporary_bytes": memory.temp_size_in_bytes, "seconds": float(median)})
     run.table("columns", rows)
 
 

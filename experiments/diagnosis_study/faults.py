@@ -1,19 +1,20 @@
 """The faults by cause: each changes a draft where the real fault acts, or the finished log of the loader."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from experiments.diagnosis_study import faults_forward as forward
 from experiments.diagnosis_study import faults_logged as logged
 from experiments.diagnosis_study.faults_forward import Change
-from experiments.diagnosis_study.forward_passes import Pool
+from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pool
 from experiments.diagnosis_study.log_assembly import (
+    LogDraft,
     draw_tokens,
     finish_log,
     pick_scores,
-    random_engines,
     start_draft,
 )
 from simlab.diagnosis.log import TokenLog
@@ -35,49 +36,35 @@ class Fault:
 
 
 def _name_faults(
-    names: Iterable[str],
-    cause: str,
-    change: Callable[[str], Change],
-    held_out: bool = False,
-    needs_experts: bool = False,
+    cause: str, change: Callable[[LogDraft, str], None], *names: str, held_out: bool = False
 ) -> dict[str, Fault]:
     """Return variants that add the forward pass of their name to the logits."""
-    return {name: Fault(cause, change(name), None, held_out, needs_experts) for name in names}
-
-
-def _name_expert_faults(*names: str, held_out: bool = False) -> dict[str, Fault]:
-    return _name_faults(names, "weight_sync", forward.experts, held_out=held_out, needs_experts=True)
+    needs_experts = change is forward.experts
+    return {name: Fault(cause, partial(change, name=name), None, held_out, needs_experts) for name in names}
 
 
 FAULTS: dict[str, Fault] = {
     "no fault": Fault("rounding"),
-    "old weights": Fault("weight_sync", forward.old_weights),
+    "old weights": Fault("weight_sync", partial(forward.layer, name="old 4")),
     "frozen": Fault("weight_sync", forward.frozen),
-    **_name_faults(
-        ("layer old", "layer corrupt", "norms old", "layers swapped", "embedding rows"),
-        "weight_sync",
-        forward.layer,
-    ),
-    **_name_faults(("attention corrupt", "fresh layer"), "weight_sync", forward.layer, held_out=True),
+    **_name_faults("weight_sync", forward.layer, "layer old", "layer corrupt", "norms old", "layers swapped"),
+    **_name_faults("weight_sync", forward.layer, "embedding rows"),
+    **_name_faults("weight_sync", forward.layer, "attention corrupt", "fresh layer", held_out=True),
     "head rows": Fault("weight_sync", forward.head_rows),
-    **_name_expert_faults(
-        "experts permuted",
-        "all experts permuted",
-        "experts scrambled",
-        "all experts scrambled",
-        "expert shard old",
-    ),
-    **_name_expert_faults("gate and up swapped", held_out=True),
-    **_name_expert_faults("experts noisy"),
-    "every k-th row": Fault("one_worker", forward.one_worker("stride")),
-    "block of rows": Fault("one_worker", forward.one_worker("block")),
-    "groups of rows": Fault("one_worker", forward.one_worker("groups")),
+    **_name_faults("weight_sync", forward.experts, "experts permuted", "all experts permuted"),
+    **_name_faults("weight_sync", forward.experts, "experts scrambled", "all experts scrambled"),
+    **_name_faults("weight_sync", forward.experts, "expert shard old"),
+    **_name_faults("weight_sync", forward.experts, "gate and up swapped", held_out=True),
+    **_name_faults("weight_sync", forward.experts, "experts noisy"),
+    "every k-th row": Fault("one_worker", partial(forward.one_worker, layout="stride")),
+    "block of rows": Fault("one_worker", partial(forward.one_worker, layout="block")),
+    "groups of rows": Fault("one_worker", partial(forward.one_worker, layout="groups")),
     "coarse worker": Fault("one_worker", forward.coarse_worker),
     "worker's head": Fault("one_worker", forward.worker_head),
     "two bad workers": Fault("one_worker", forward.two_bad_workers, held_out=True),
-    "ages": Fault("staleness", forward.age_sequences(True)),
-    "ages not logged": Fault("staleness", forward.age_sequences(False)),
-    "partial rollout": Fault("staleness", forward.age_sequences(True, within=True)),
+    "ages": Fault("staleness", partial(forward.age_sequences, with_version=True)),
+    "ages not logged": Fault("staleness", partial(forward.age_sequences, with_version=False)),
+    "partial rollout": Fault("staleness", partial(forward.age_sequences, with_version=True, within=True)),
     "two ages": Fault("staleness", forward.mix_ages),
     "long are old": Fault("staleness", forward.age_long_responses, held_out=True),
     "temperature": Fault("temperature", logged.temperature),
@@ -100,27 +87,29 @@ FAULTS: dict[str, Fault] = {
     "cache blocks": Fault("position", forward.blocks),
     "alternate chunks": Fault("position", forward.shift_alternate_chunks),
     "dynamic rope": Fault("position", forward.dynamic_rope, held_out=True),
-    **_name_faults(("prompt start", "prompt end", "no first token"), "start_of_response", forward.prompt),
-    **_name_faults(("other prompt",), "start_of_response", forward.prompt, held_out=True),
-    "end logit": Fault("end_of_sequence", logged.end_logit("infer")),
-    "end logit in training": Fault("end_of_sequence", logged.end_logit("train")),
+    **_name_faults("start_of_response", forward.prompt, "prompt start", "prompt end", "no first token"),
+    **_name_faults("start_of_response", forward.prompt, "other prompt", held_out=True),
+    "end logit": Fault("end_of_sequence", partial(logged.end_logit, engine="infer")),
+    "end logit in training": Fault("end_of_sequence", partial(logged.end_logit, engine="train")),
     "end value": Fault("end_of_sequence", score=logged.end_value),
     "stop string": Fault("end_of_sequence", score=logged.stop_string),
     "two end tokens": Fault("end_of_sequence", score=logged.two_end_tokens, held_out=True),
     "other ids": Fault("retokenization", score=logged.other_ids),
-    "slip": Fault("retokenization", score=logged.shift_rest),
+    "slip": Fault("retokenization", score=logged.slip),
     "other words": Fault("retokenization", score=logged.other_words),
-    "slip and return": Fault("retokenization", score=logged.shift_part, held_out=True),
-    **_name_faults(("dropout 0.1", "dropout 0.05"), "dropout", forward.dropout),
-    **_name_faults(("dropout in the last layer",), "dropout", forward.dropout, held_out=True),
+    "slip and return": Fault("retokenization", score=partial(logged.slip, returns=True), held_out=True),
+    **_name_faults("dropout", forward.dropout, "dropout 0.1", "dropout 0.05"),
+    **_name_faults("dropout", forward.dropout, "dropout in the last layer", held_out=True),
     "micro batch": Fault("micro_batch", score=logged.micro_batch),
-    **_name_faults(("dropout in attention",), "dropout", forward.dropout, held_out=True),
+    **_name_faults("dropout", forward.dropout, "dropout in attention", held_out=True),
     "router": Fault("routing", forward.routing, needs_experts=True),
-    "identical": Fault("identical_samples", score=logged.identical),
-    "pairs": Fault("identical_samples", score=logged.pairs),
-    "two seeds": Fault("identical_samples", score=logged.two_seeds, held_out=True),
-    "frozen old": Fault("frozen_old", score=logged.frozen_old(False)),
-    "frozen old by version": Fault("frozen_old", score=logged.frozen_old(True)),
+    "identical": Fault("identical_samples", score=partial(logged.repeat_in_groups, group=8)),
+    "pairs": Fault("identical_samples", score=partial(logged.repeat_in_groups, group=2)),
+    "two seeds": Fault(
+        "identical_samples", score=partial(logged.repeat_in_groups, group=8, distinct=2), held_out=True
+    ),
+    "frozen old": Fault("frozen_old", score=partial(logged.frozen_old, by_version=False)),
+    "frozen old by version": Fault("frozen_old", score=partial(logged.frozen_old, by_version=True)),
     "double ratio": Fault("double_ratio", score=logged.double_ratio),
     "wrong page": Fault("confident_disagreement", forward.wrong_page),
     "garbage": Fault("confident_disagreement", forward.garbage),
@@ -135,9 +124,9 @@ FAULTS: dict[str, Fault] = {
     "argmax": Fault("unknown", score=logged.argmax),
     "clipped": Fault("unknown", score=logged.clip),
     "running sum": Fault("unknown", score=logged.running_sum),
-    "one minus p": Fault("unknown", score=logged.one_minus, held_out=True),
-    "moving average": Fault("unknown", score=logged.moving_average, held_out=True),
-    "eight levels": Fault("unknown", score=logged.eight_levels, held_out=True),
+    "one minus p": Fault("unknown", score=logged.edit_logp("infer", logged.one_minus), held_out=True),
+    "moving average": Fault("unknown", score=logged.edit_logp("infer", logged.moving_average), held_out=True),
+    "eight levels": Fault("unknown", score=logged.edit_logp("infer", logged.eight_levels), held_out=True),
 }
 """Every variant by name."""
 
@@ -161,7 +150,7 @@ def simulate_log(
         The log, and a row with `excess`: RMS log rho with the fault over that without.
     """
     fault = FAULTS[name]
-    engines = random_engines(rng, held_out)
+    engines = str(rng.choice(TRAIN_ENGINES)), str(rng.choice(held_out or INFER_ENGINES))
     draft = start_draft(pool, rng, size, engines)
     clean_train, clean_infer = draft.train, draft.infer
     if fault.forward:
@@ -176,12 +165,7 @@ def simulate_log(
     log = finish_log(draft)
     apart = np.clip(log.logp_train.astype(np.float64) - log.logp_infer, -20, 20)
     excess = float(np.sqrt(np.mean(apart**2) / max(np.mean(clean**2), 1e-12)))
-    row = {
-        "fault": name,
-        "cause": fault.cause,
-        "size": size,
-        "engines": "/".join(engines),
-        "policy": pool.name,
-    }
+    row = {"fault": name, "cause": fault.cause, "size": size}
+    origin = {"engines": "/".join(engines), "policy": pool.name}
     shape = {"tokens": len(apart), "sequences": log.num_sequences, "vocabulary": draft.width * draft.buckets}
-    return log, row | shape | {"excess": excess}
+    return log, row | origin | shape | {"excess": excess}

@@ -1,11 +1,11 @@
 """Faults of the forward pass: weights, workers, ages, positions, prompts, dropout, experts, cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from experiments.diagnosis_study.forward_passes import GAPS, ROPE_FACTORS
-from experiments.diagnosis_study.log_assembly import LogDraft, route_moved
+from experiments.diagnosis_study.log_assembly import LogDraft, move_experts
 
 Change = Callable[[LogDraft], None]
 
@@ -20,8 +20,17 @@ def scale_nats(draft: LogDraft, low: float = 0.03, high: float = 0.7) -> float:
     return float(low * (high / low) ** draft.size)
 
 
-def old_weights(draft: LogDraft) -> None:
-    draft.move("old 4", scale_nats(draft))
+def draw_runs(draft: LogDraft, lengths: Sequence[int], high: float) -> np.ndarray:
+    """Return a mask [N] of runs of so many tokens, of 10^-2.5 to 10^`high` of all tokens."""
+    length = int(draft.rng.choice(lengths))
+    starts = draft.rng.random(len(draft.context)) < 10 ** uniform(draft, -2.5, high) / length
+    return np.convolve(starts, np.ones(length), "full")[: len(starts)] > 0
+
+
+def draw_period(draft: LogDraft, periods: Sequence[int]) -> int:
+    """Return one of the periods, or the largest below it that the longest response has three times."""
+    chosen = draft.rng.choice(periods)
+    return max((p for p in periods if p <= chosen and 3 * p <= draft.lengths.max()), default=periods[0])
 
 
 def frozen(draft: LogDraft) -> None:
@@ -33,8 +42,8 @@ def frozen(draft: LogDraft) -> None:
     draft.move("old 5", 2 * scale_nats(draft), progress)
 
 
-def layer(name: str) -> Change:
-    return lambda draft: draft.move(name, scale_nats(draft))
+def layer(draft: LogDraft, name: str) -> None:
+    draft.move(name, scale_nats(draft))
 
 
 def head_rows(draft: LogDraft) -> None:
@@ -76,13 +85,10 @@ def worker_rows(draft: LogDraft, layout: str) -> np.ndarray:
     return worker == worker[draft.rng.integers(count)]
 
 
-def one_worker(layout: str) -> Change:
-    def change(draft: LogDraft) -> None:
-        bad = worker_rows(draft, layout)
-        name = str(draft.rng.choice(["old 5", "layer old", "embedding rows", "norms old"]))
-        draft.move(name, scale_nats(draft, 0.05, 0.9), bad[draft.sequence][:, None])
-
-    return change
+def one_worker(draft: LogDraft, layout: str) -> None:
+    bad = worker_rows(draft, layout)
+    name = str(draft.rng.choice(["old 5", "layer old", "embedding rows", "norms old"]))
+    draft.move(name, scale_nats(draft, 0.05, 0.9), bad[draft.sequence][:, None])
 
 
 def coarse_worker(draft: LogDraft) -> None:
@@ -130,18 +136,15 @@ def mix_ages(draft: LogDraft) -> None:
     draft.columns["version"] = draft.step - 6 * late
 
 
-def age_sequences(with_version: bool, within: bool = False) -> Change:
-    def change(draft: LogDraft) -> None:
-        lag = draft.rng.integers(0, 5, len(draft.lengths))
-        age = lag[draft.sequence].astype(float)
-        if within:
-            # A partial rollout continues under newer weights.
-            age = age * (draft.index < draft.lengths[draft.sequence] * 0.5)
-        move_by_age(draft, age)
-        if with_version:
-            draft.columns["version"] = draft.step - lag
-
-    return change
+def age_sequences(draft: LogDraft, with_version: bool, within: bool = False) -> None:
+    lag = draft.rng.integers(0, 5, len(draft.lengths))
+    age = lag[draft.sequence].astype(float)
+    if within:
+        # A partial rollout continues under newer weights.
+        age = age * (draft.index < draft.lengths[draft.sequence] * 0.5)
+    move_by_age(draft, age)
+    if with_version:
+        draft.columns["version"] = draft.step - lag
 
 
 def jump(draft: LogDraft) -> None:
@@ -167,58 +170,44 @@ def dynamic_rope(draft: LogDraft) -> None:
 
 def shift_alternate_chunks(draft: LogDraft) -> None:
     """Shift the positions in every second chunk of a chunked prefill."""
-    chunk = int(draft.rng.choice([8, 32, 128, 512]))
-    while chunk > 8 and chunk * 3 > draft.lengths.max():
-        chunk //= 4
-    odd = draft.index // chunk % 2 == 1
+    odd = draft.index // draw_period(draft, (8, 32, 128, 512)) % 2 == 1
     draft.move("gap 16", scale_nats(draft, 0.1, 1.0), odd[:, None])
 
 
 def blocks(draft: LogDraft) -> None:
     """Lose the context at the first token of each block of the cache."""
-    block = int(draft.rng.choice([16, 32, 64, 128, 256]))
-    while block > 16 and block * 3 > draft.lengths.max():
-        block //= 2
+    block = draw_period(draft, (16, 32, 64, 128, 256))
     at = (draft.index % block < max(1, block // 32)) & (draft.index > 0)
     nats = scale_nats(draft, 0.2, 2)
     draft.infer = draft.infer + at[:, None] * (draft.change("gap 4", nats) + draft.change("prompt end", nats))
 
 
-def prompt(name: str) -> Change:
-    def change(draft: LogDraft) -> None:
-        reach = draft.rng.choice([1, 4, 8, 16, 32])
-        near = np.exp(-draft.index / reach)[:, None]
-        draft.move(name, scale_nats(draft, 0.2, 2), near)
-
-    return change
+def prompt(draft: LogDraft, name: str) -> None:
+    reach = draft.rng.choice([1, 4, 8, 16, 32])
+    near = np.exp(-draft.index / reach)[:, None]
+    draft.move(name, scale_nats(draft, 0.2, 2), near)
 
 
-def dropout(name: str) -> Change:
-    def change(draft: LogDraft) -> None:
-        draft.train = draft.train + uniform(draft, 0.6, 1.2) * draft.change(name)
-
-    return change
+def dropout(draft: LogDraft, name: str) -> None:
+    draft.train = draft.train + uniform(draft, 0.6, 1.2) * draft.change(name)
 
 
-def experts(name: str) -> Change:
+def experts(draft: LogDraft, name: str) -> None:
     """Give tokens to experts that are not the router's, or are late: damage of full size."""
-    return lambda draft: draft.move(name, weight=uniform(draft, 0.4, 1.2))
+    draft.move(name, weight=uniform(draft, 0.4, 1.2))
 
 
 def routing(draft: LogDraft) -> None:
     draft.move("routing", weight=uniform(draft, 0.7, 1.8))
     if draft.rng.random() < 0.5:
-        draft.columns |= route_moved(draft)
+        assert draft.pool.flipped is not None
+        draft.columns |= move_experts(draft, draft.pool.flipped[draft.context])
 
 
 def wrong_page(draft: LogDraft) -> None:
     """Read cache pages of other sequences: confident answers to another context."""
-    run = int(draft.rng.choice([1, 4, 16, 64]))
-    rate = 10 ** uniform(draft, -2.5, -1.3)
-    count = len(draft.context)
-    starts = draft.rng.random(count) < rate / run
-    hit = np.convolve(starts, np.ones(run), "full")[:count] > 0
-    other = draft.rng.integers(0, len(draft.pool.index), count)
+    hit = draw_runs(draft, (1, 4, 16, 64), -1.3)
+    other = draft.rng.integers(0, len(draft.pool.index), len(hit))
     strange = draft.read(draft.pool.engines["bf16"], other)
     draft.infer = np.where(hit[:, None], strange, draft.infer)
 
@@ -234,8 +223,6 @@ def aligned_pages(draft: LogDraft) -> None:
 
 def garbage(draft: LogDraft) -> None:
     """Read cache slots that were never written: the probabilities of other tokens."""
-    count = len(draft.context)
-    run, rate = int(draft.rng.choice([2, 8, 32])), 10 ** uniform(draft, -2.5, -1.3)
-    hit = np.convolve(draft.rng.random(count) < rate / run, np.ones(run), "full")[:count] > 0
+    hit = draw_runs(draft, (2, 8, 32), -1.3)
     order = draft.rng.permutation(draft.width)
     draft.infer = np.where(hit[:, None], draft.infer[:, order], draft.infer)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import log_softmax
 
-from experiments.diagnosis_study.faults_forward import Change, uniform
+from experiments.diagnosis_study.faults_forward import Change, draw_runs, uniform
 from experiments.diagnosis_study.log_assembly import LogDraft, current_scores, pick_scores
 from simlab.diagnosis.injected_faults import filter_top_k, filter_top_p
 from simlab.diagnosis.log import LOWEST, index_tokens
@@ -53,15 +53,11 @@ def top_p_and_top_k(draft: LogDraft) -> None:
     top_k(draft)
 
 
-def end_logit(engine: str) -> Change:
+def end_logit(draft: LogDraft, engine: str) -> None:
     """Move the end token's logit in "train" or "infer": another end token, or a minimum length."""
-
-    def change(draft: LogDraft) -> None:
-        logits = getattr(draft, engine).copy()
-        logits[:, draft.end] -= uniform(draft, 4.0, 16.0)
-        setattr(draft, engine, logits)
-
-    return change
+    logits = getattr(draft, engine).copy()
+    logits[:, draft.end] -= uniform(draft, 4.0, 16.0)
+    setattr(draft, engine, logits)
 
 
 def edit_logp(engine: str, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
@@ -117,15 +113,12 @@ def end_value(draft: LogDraft) -> None:
 
 def other_ids(draft: LogDraft) -> None:
     """Score ids that were not sampled: text was decoded and encoded again."""
-    rate = 10 ** uniform(draft, -2.5, -1.2)
-    replace_ids(draft, draft.rng.random(len(draft.token)) < rate)
+    replace_ids(draft, draft.rng.random(len(draft.token)) < 10 ** uniform(draft, -2.5, -1.2))
 
 
 def other_words(draft: LogDraft) -> None:
     """Replace words of 2 to 4 ids."""
-    count, word = len(draft.token), int(draft.rng.choice([2, 3, 4]))
-    starts = draft.rng.random(count) < 10 ** uniform(draft, -2.5, -1.2) / word
-    replace_ids(draft, np.convolve(starts, np.ones(word), "full")[:count] > 0)
+    replace_ids(draft, draw_runs(draft, (2, 3, 4), -1.2))
 
 
 def replace_ids(draft: LogDraft, changed: np.ndarray) -> None:
@@ -146,44 +139,22 @@ def replace_ids(draft: LogDraft, changed: np.ndarray) -> None:
     draft.logp_train[near] = moved[np.arange(len(near)), draft.token[near]]
 
 
-def shift_rest(draft: LogDraft) -> None:
-    """Shift the trained list by one from a random token of some sequences on: one id became two."""
-    chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
-    begin = draft.rng.uniform(0, 0.8, len(draft.lengths))
-    shift_trained(draft, chosen, begin, np.ones_like(begin))
+def slip(draft: LogDraft, returns: bool = False) -> None:
+    """Shift the trained list of some sequences from a token on: one id became two.
 
-
-def shift_part(draft: LogDraft) -> None:
-    """Shift the trained list for some tokens only: one id became two, and later two became one."""
-    chosen = draft.rng.random(len(draft.lengths)) < uniform(draft, 0.15, 0.8)
-    begin = draft.rng.uniform(0, 0.6, len(draft.lengths))
-    shift_trained(draft, chosen, begin, begin + draft.rng.uniform(0.1, 0.4, len(draft.lengths)))
-
-
-def shift_trained(draft: LogDraft, chosen: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
-    """Shift the trained list of the `chosen` sequences by one between two fractions of their length."""
+    It `returns` to its place at a later token if two ids became one there.
+    """
+    rng, count = draft.rng, len(draft.lengths)
+    chosen = rng.random(count) < uniform(draft, 0.15, 0.8)
+    begin = rng.uniform(0, 0.6 if returns else 0.8, count)
+    end = begin + rng.uniform(0.1, 0.4, count) if returns else np.ones(count)
     first, stop = ((fraction * draft.lengths).astype(int)[draft.sequence] for fraction in (begin, end))
     late = chosen[draft.sequence] & (draft.index >= first) & (draft.index < stop) & (draft.from_end > 0)
     draft.logp_train = draft.logp_train[np.arange(len(late)) + late]
 
 
-def identical(draft: LogDraft) -> None:
-    """Repeat the first response of a group in the others: one seed for all samples."""
-    repeat_in_groups(draft, 8)
-
-
-def two_seeds(draft: LogDraft) -> None:
-    """Repeat two responses in each group of 8, in turn."""
-    repeat_in_groups(draft, 8, distinct=2)
-
-
-def pairs(draft: LogDraft) -> None:
-    """Repeat each second response."""
-    repeat_in_groups(draft, 2)
-
-
 def repeat_in_groups(draft: LogDraft, group: int, distinct: int = 1) -> None:
-    """Repeat the first `distinct` responses of some groups in the others of the group."""
+    """Repeat the first `distinct` responses of some groups in the others: samples that share a seed."""
     row = np.arange(len(draft.lengths))
     is_repeated = draft.rng.random(len(row) // group + 1) < uniform(draft, 0.4, 1.0)
     source = np.where(is_repeated[row // group], row // group * group + row % distinct, row)
@@ -194,20 +165,17 @@ def repeat_in_groups(draft: LogDraft, group: int, distinct: int = 1) -> None:
     draft.lengths = lengths
 
 
-def frozen_old(by_version: bool) -> Change:
-    def change(draft: LogDraft) -> None:
-        draft.columns["logp"] = np.clip(draft.logp_train, LOWEST, 0).astype(np.float32)
-        if by_version:
-            draft.columns["version"] = draft.step - draft.rng.integers(1, 3, len(draft.step))
-        count = len(draft.lengths)
-        draft.columns["update"] = np.ones(count, int) if by_version else np.arange(count) % 2
-        if by_version and draft.rng.random() < 0.5:
-            draft.columns["update"] = None
-        if draft.rng.random() < 0.3:
-            # A log as text has six digits.
-            draft.columns["logp"] = np.round(draft.columns["logp"], 6)
-
-    return change
+def frozen_old(draft: LogDraft, by_version: bool) -> None:
+    draft.columns["logp"] = np.clip(draft.logp_train, LOWEST, 0).astype(np.float32)
+    if by_version:
+        draft.columns["version"] = draft.step - draft.rng.integers(1, 3, len(draft.step))
+    count = len(draft.lengths)
+    draft.columns["update"] = np.ones(count, int) if by_version else np.arange(count) % 2
+    if by_version and draft.rng.random() < 0.5:
+        draft.columns["update"] = None
+    if draft.rng.random() < 0.3:
+        # A log as text has six digits.
+        draft.columns["logp"] = np.round(draft.columns["logp"], 6)
 
 
 def double_ratio(draft: LogDraft) -> None:
@@ -265,18 +233,18 @@ def running_sum(draft: LogDraft) -> None:
     draft.logp_infer = total - total[starts] + draft.logp_infer[starts]
 
 
-def one_minus(draft: LogDraft) -> None:
-    """Log the probability that the token is not drawn."""
-    draft.logp_infer = np.log1p(-np.clip(np.exp(draft.logp_infer), 0, 1 - 1e-6))
+def one_minus(logp: np.ndarray) -> np.ndarray:
+    """Return the log of the probability that the token is not drawn."""
+    return np.log1p(-np.clip(np.exp(logp), 0, 1 - 1e-6))
 
 
-def moving_average(draft: LogDraft) -> None:
-    """Log the mean over a token and its two neighbors."""
-    padded = np.pad(draft.logp_infer, 1, mode="edge")
-    draft.logp_infer = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
+def moving_average(logp: np.ndarray) -> np.ndarray:
+    """Return the mean over a token and its two neighbors."""
+    padded = np.pad(logp, 1, mode="edge")
+    return (padded[:-2] + padded[1:-1] + padded[2:]) / 3
 
 
-def eight_levels(draft: LogDraft) -> None:
-    """Log one of eight levels, as a compressed log may."""
-    levels = np.quantile(draft.logp_infer, np.linspace(0.02, 0.98, 8))
-    draft.logp_infer = levels[np.argmin(np.abs(draft.logp_infer[:, None] - levels), axis=1)]
+def eight_levels(logp: np.ndarray) -> np.ndarray:
+    """Return one of eight levels, as a compressed log may."""
+    levels = np.quantile(logp, np.linspace(0.02, 0.98, 8))
+    return levels[np.argmin(np.abs(logp[:, None] - levels), axis=1)]

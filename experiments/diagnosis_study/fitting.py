@@ -56,6 +56,7 @@ def fit_classifier(rows: np.ndarray, causes: pd.Series, names: list[str], trees:
         predictors += model._predictors
         baselines.append(np.ravel(model._baseline_prediction).astype(np.float64))
     known = causes.to_numpy() != UNKNOWN
+    low, high = np.quantile(rows[(causes == "rounding").to_numpy()], (0.02, 0.98), axis=0)
     return Classifier(
         names=np.array(names),
         causes=labels.astype(str),
@@ -63,7 +64,8 @@ def fit_classifier(rows: np.ndarray, causes: pd.Series, names: list[str], trees:
         baseline=np.mean(baselines, axis=0),
         temperature=np.array(1.0),
         **_fit_distance(rows[known], causes[known]),
-        **_faultless_range(rows[(causes == "rounding").to_numpy()]),
+        faultless_low=low,
+        faultless_high=high,
     )
 
 
@@ -107,11 +109,6 @@ def _fit_distance(rows: np.ndarray, causes: ArrayLike) -> dict[str, np.ndarray]:
         "precision": precision.astype(np.float32),
         "far": np.array([np.inf, FAR_WIDTH]),
     }
-
-
-def _faultless_range(rows: np.ndarray) -> dict[str, np.ndarray]:
-    low, high = np.quantile(rows, (0.02, 0.98), axis=0)
-    return {"faultless_low": low, "faultless_high": high}
 
 
 def calibrate(

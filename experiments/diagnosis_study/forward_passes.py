@@ -31,27 +31,10 @@ CONTEXTS = 800
 """Maximum number of contexts of a pool."""
 TRAIN_ENGINES = ("f32", "bf16")
 INFER_ENGINES = (
-    "f32",
-    "bf16",
-    "fp16",
-    "vllm-bf16",
-    "bf16-fp8kv",
-    "fp8-e4m3",
-    "int8-w8a8",
-    "nvfp4",
-    "nvfp4-w4a16",
-    "mxfp8",
-    "mxfp4",
-    "int4-g128",
-    "int4-g32",
-    "int4-g32-w4a8",
-    "int4-g32-w4a4",
-    "nvfp4-four-over-six",
-    "fp8-e4m3-truncated",
-    "bf16-nvfp4kv",
-    "bf16-fp8kv-calibrated",
-    "vllm-bf16-tp4",
-)
+    "f32", "bf16", "fp16", "vllm-bf16", "bf16-fp8kv", "fp8-e4m3", "int8-w8a8", "nvfp4", "nvfp4-w4a16",
+    "mxfp8", "mxfp4", "int4-g128", "int4-g32", "int4-g32-w4a8", "int4-g32-w4a4", "nvfp4-four-over-six",
+    "fp8-e4m3-truncated", "bf16-nvfp4kv", "bf16-fp8kv-calibrated", "vllm-bf16-tp4",
+)  # fmt: skip
 HELD_OUT_ENGINES = ("vllm-bf16-split-kv8", "fp8-block128", "int4-g128-w4a8")
 """Inference engines that the fit never sees, nor others with the same forward pass (`jet-rl`)."""
 UPDATES = 6
@@ -175,20 +158,13 @@ def _config(name: str) -> TransformerConfig:
 def _generate_responses(
     params: Params, config: TransformerConfig, task: Task, prompts: jax.Array, key: jax.Array
 ) -> Trajectory:
+    sizes = {"group_size": 1, "length": task.response_length, "end": EOS_TOKEN_ID, "pad": PAD_TOKEN_ID}
+
+    def reward(tokens: jax.Array) -> jax.Array:
+        return jnp.zeros(len(tokens))
+
     def run(params: Params, prompts: jax.Array, key: jax.Array) -> Trajectory:
-        return generate(
-            params,
-            config,
-            find_engine("f32"),
-            SamplingParams(),
-            key,
-            prompts,
-            lambda tokens: jnp.zeros(len(tokens)),
-            group_size=1,
-            length=task.response_length,
-            end=EOS_TOKEN_ID,
-            pad=PAD_TOKEN_ID,
-        )
+        return generate(params, config, find_engine("f32"), SamplingParams(), key, prompts, reward, **sizes)
 
     return jax.jit(run)(params, prompts, key)
 
@@ -287,15 +263,10 @@ def _expert_faults(policy: _ScoredPolicy) -> dict[str, Pass]:
     for name in ("experts permuted", "experts scrambled"):
         everywhere = tuple(change(layer, edits[name]) for layer in layers)
         passes[f"all {name}"] = policy.read({"layers": everywhere})
-    swapped = tuple(dict(layer) | {"gate_up": _swap_halves(layer["gate_up"])} for layer in layers)
+    half = layers[0]["gate_up"].shape[-1] // 2
+    swapped = tuple(dict(layer) | {"gate_up": jnp.roll(layer["gate_up"], half, axis=-1)} for layer in layers)
     passes["gate and up swapped"] = policy.read({"layers": swapped})
     return passes
-
-
-def _swap_halves(leaf: jax.Array) -> jax.Array:
-    """Return [..., 2 n] with the two halves of the last axis exchanged."""
-    half = leaf.shape[-1] // 2
-    return jnp.concatenate([leaf[..., half:], leaf[..., :half]], axis=-1)
 
 
 def _objective(

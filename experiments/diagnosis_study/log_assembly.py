@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from scipy.special import log_softmax
 
-from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pass, Pool
+from experiments.diagnosis_study.forward_passes import Pass, Pool
 from simlab.diagnosis.log import LOWEST, Sequences, TokenLog, index_tokens
 from simlab.tasks import EOS_TOKEN_ID
 
@@ -48,6 +48,11 @@ class WideHead:
             end = EOS_TOKEN_ID * splits
             logits[:, end + 1 : end + splits] = -40
         return logits * self.sharpness
+
+
+def log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
+    """Draw from a uniform distribution over the logarithm."""
+    return float(np.exp(rng.uniform(*np.log(limits))))
 
 
 def make_head(rng: np.random.Generator, pool: Pool, splits: int) -> WideHead:
@@ -185,16 +190,14 @@ def _natural_contexts(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray,
     """Return contexts and lengths of complete responses of the pool."""
     begins = np.flatnonzero(pool.index == 0)
     lengths = np.diff(np.append(begins, len(pool.index)))
-    budget = float(np.exp(rng.uniform(*np.log(TOKENS))))
-    count = max(8, int(budget / lengths.mean() / GROUP) * GROUP)
+    count = max(8, int(log_uniform(rng, TOKENS) / lengths.mean() / GROUP) * GROUP)
     chosen = rng.integers(0, len(begins), count)
     return np.repeat(begins[chosen], lengths[chosen]) + index_tokens(lengths[chosen]), lengths[chosen]
 
 
 def _chain(pool: Pool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return contexts and lengths of long responses: contexts follow each other as they do in the pool."""
-    longest = float(np.exp(rng.uniform(*np.log(LENGTHS))))
-    budget = float(np.exp(rng.uniform(*np.log(TOKENS))))
+    longest, budget = log_uniform(rng, LENGTHS), log_uniform(rng, TOKENS)
     least = int(rng.choice([8, 16, 24, 64]))
     count = max(least, int(budget / longest / GROUP) * GROUP)
     longest = max(LENGTHS[0], min(longest, 2 * budget / count))
@@ -218,14 +221,10 @@ def pick_scores(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return logits[np.arange(len(tokens)), tokens] - peak - total
 
 
-def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Return standard Gumbel noise in float32."""
-    return -np.log(rng.standard_exponential(shape, np.float32) + np.float32(1e-30))
-
-
 def draw_tokens(draft: LogDraft) -> None:
     """Sample from the inference engine's logits; score in both. Responses end with the end token."""
-    draft.token = np.argmax(draft.infer + gumbel(draft.rng, draft.infer.shape), axis=1)
+    exponential = draft.rng.standard_exponential(draft.infer.shape, np.float32)
+    draft.token = np.argmax(draft.infer - np.log(exponential + np.float32(1e-30)), axis=1)
     last = draft.from_end == 0
     is_possible = np.isfinite(draft.infer[last, draft.end])
     draft.token[last] = np.where(is_possible, draft.end, draft.token[last])
@@ -247,7 +246,7 @@ def finish_log(draft: LogDraft) -> TokenLog:
     if rng.random() < 0.4:
         optional |= current_scores(draft)
     if draft.pool.experts is not None and rng.random() < 0.5:
-        optional |= _route(draft)
+        optional |= move_experts(draft, rng.random(len(draft.context)) < 0.01)
     often = {"ids": 0.8} if draft.bare else dict.fromkeys(optional, 0.8)
     kept = {name: value for name, value in optional.items() if rng.random() < often.get(name, 0.0)}
     kept |= draft.columns
@@ -271,21 +270,11 @@ def current_scores(draft: LogDraft, before: np.ndarray | None = None) -> dict[st
     return {"logp": np.clip(logp, LOWEST, 0).astype(np.float32), "update": update}
 
 
-def _route(draft: LogDraft, moved: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def move_experts(draft: LogDraft, moved: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the experts of both engines; the second one differs for the `moved` tokens [N]."""
     assert draft.pool.experts is not None
     experts = draft.pool.experts[draft.context]
     other = experts.copy()
-    rows = np.flatnonzero(draft.rng.random(len(other)) < 0.01 if moved is None else moved)
+    rows = np.flatnonzero(moved)
     other[rows, 1] = (other[rows, 0] + 1 + draft.rng.integers(0, 6, len(rows))) % 8
     return {"experts_train": experts, "experts_infer": other}
-
-
-def route_moved(draft: LogDraft) -> dict[str, np.ndarray]:
-    """Return the experts of both engines with the flips of the pool's `routing` forward pass."""
-    assert draft.pool.flipped is not None
-    return _route(draft, draft.pool.flipped[draft.context])
-
-
-def random_engines(rng: np.random.Generator, held_out: tuple[str, ...] = ()) -> tuple[str, str]:
-    """Return a train and an inference engine; one of `held_out` if there are any."""
-    return str(rng.choice(TRAIN_ENGINES)), str(rng.choice(held_out or INFER_ENGINES))

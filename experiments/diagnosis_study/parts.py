@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from simlab.core.atomic import write_atomically
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     "experiments/diagnosis_study/faults*.py",
@@ -46,12 +48,6 @@ def load_or_simulate(folder: Path, key: str, simulate: Callable[[], pd.DataFrame
         simulate: Returns the table.
     """
     path = folder / f"{hashlib.sha256(f'{digest_sources()} {key}'.encode()).hexdigest()[:16]}.parquet"
-    if path.is_file():
-        return pd.read_parquet(path)
-    table = simulate()
-    folder.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete: a kill leaves no half of a part.
-    written = path.with_suffix(".partial")
-    table.to_parquet(written)
-    written.rename(path)
-    return table
+    if not path.is_file():
+        write_atomically(path, simulate().to_parquet)
+    return pd.read_parquet(path)

@@ -69,7 +69,7 @@ def describe_alarm(alarm):
 
 
 def averages(log):
-    """Return one row of averages per step, as a trainer logs them."""
+    """Return one row of averages per step, as a trainer logs them, with the names of rlprobe."""
     rows = []
     for step in sorted({row["step"] for row in log["rows"]}):
         part = [row for row in log["rows"] if row["step"] == step]
@@ -79,14 +79,14 @@ def averages(log):
         rows.append(
             {
                 "step": step,
-                "reward": float(reward.mean()),
+                "reward_mean": float(reward.mean()),
                 "reward_std": float(reward.std()),
-                "entropy": float(-train.mean()),
-                "kl": float(np.mean(rho - 1 - np.log(rho))),
+                "entropy_mean": float(-train.mean()),
+                "kl_mean": float(np.mean(rho - 1 - np.log(rho))),
                 "clip_fraction": float(np.mean(np.abs(rho - 1) > 0.2)),
-                "ratio": float(rho.mean()),
+                "ratio_mean": float(rho.mean()),
                 "ratio_p95": float(np.quantile(rho, 0.95)),
-                "length": float(np.mean([len(row["ids"]) for row in part])),
+                "completion_len_mean": float(np.mean([len(row["ids"]) for row in part])),
             }
         )
     return rows
@@ -94,12 +94,12 @@ def averages(log):
 
 def run_rldoctor(log):
     names = {
-        "reward": "reward",
+        "reward_mean": "reward",
         "reward_std": "reward_std",
-        "entropy": "entropy",
-        "kl": "kl",
+        "entropy_mean": "entropy",
+        "kl_mean": "kl",
         "clip_fraction": "clip_ratio/region_mean",
-        "length": "completions/mean_length",
+        "completion_len_mean": "completions/mean_length",
     }
     records = [
         {"step": row["step"]} | {theirs: row[ours] for ours, theirs in names.items()} for row in averages(log)
@@ -111,17 +111,7 @@ def run_rlprobe(log):
     with tempfile.TemporaryDirectory() as folder:
         with ProbeRecorder(Path(folder) / "run") as record:
             for row in averages(log):
-                record.log_step(
-                    row["step"],
-                    reward_mean=row["reward"],
-                    reward_std=row["reward_std"],
-                    entropy_mean=row["entropy"],
-                    kl_mean=row["kl"],
-                    clip_fraction=row["clip_fraction"],
-                    ratio_mean=row["ratio"],
-                    ratio_p95=row["ratio_p95"],
-                    completion_len_mean=row["length"],
-                )
+                record.log_step(row.pop("step"), **row)
             for number, row in enumerate(log["rows"]):
                 sample = {
                     "sample_id": str(number),

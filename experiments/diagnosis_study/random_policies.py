@@ -18,7 +18,7 @@ from experiments.diagnosis_study.forward_passes import (
     Pass,
     Pool,
 )
-from experiments.diagnosis_study.log_assembly import LAB_VOCABULARY
+from experiments.diagnosis_study.log_assembly import LAB_VOCABULARY, log_uniform
 from simlab.diagnosis.log import index_tokens
 from simlab.tasks import EOS_TOKEN_ID
 
@@ -31,14 +31,9 @@ DIRECT = 0.35
 """Fraction of pools whose noise is added to the log-probs instead of the logits."""
 DIRECT_NOISE = (0.003, 0.3)
 WEIGHTS = (
-    "layer old",
-    "layer corrupt",
-    "norms old",
-    "layers swapped",
-    "embedding rows",
-    "attention corrupt",
+    "layer old", "layer corrupt", "norms old", "layers swapped", "embedding rows", "attention corrupt",
     "fresh layer",
-)
+)  # fmt: skip
 CONTEXT_FAULTS = ("prompt start", "prompt end", "other prompt", "no first token", "other token")
 
 
@@ -49,7 +44,7 @@ def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) 
     is_direct = bool(rng.random() < DIRECT)
     engines = {"f32": policy.score(np.zeros_like(policy.logits))}
     for name in dict.fromkeys((*TRAIN_ENGINES, *infer_engines)):
-        size = 1e-3 if is_direct or name == "bf16" else _log_uniform(rng, NOISE)
+        size = 1e-3 if is_direct or name == "bf16" else log_uniform(rng, NOISE)
         noise = _draw_noise(rng, policy.hidden, policy.head, size)
         engines.setdefault(name, policy.score(noise, 0.3 * size))
     lengths = policy.lengths
@@ -61,7 +56,7 @@ def make_random_pool(seed: int, infer_engines: tuple[str, ...] = INFER_ENGINES) 
         index=index_tokens(lengths),
         experts=None,
         flipped=None,
-        direct=_log_uniform(rng, DIRECT_NOISE) if is_direct else 0.0,
+        direct=log_uniform(rng, DIRECT_NOISE) if is_direct else 0.0,
     )
 
 
@@ -98,7 +93,7 @@ class _RandomPolicy:
 
 def _draw_policy(rng: np.random.Generator) -> _RandomPolicy:
     hidden = rng.normal(size=(CONTEXTS, WIDTH)) * np.exp(rng.normal(0, 0.3, (CONTEXTS, 1)))
-    head = rng.normal(size=(WIDTH, LAB_VOCABULARY)) / np.sqrt(WIDTH) * _log_uniform(rng, SHARPNESS)
+    head = rng.normal(size=(WIDTH, LAB_VOCABULARY)) / np.sqrt(WIDTH) * log_uniform(rng, SHARPNESS)
     bias = np.zeros((CONTEXTS, LAB_VOCABULARY))
     sure = rng.random(CONTEXTS) < rng.uniform(0, 0.8)
     bias[sure, rng.integers(2, LAB_VOCABULARY, int(sure.sum()))] = rng.uniform(4, 12)
@@ -134,10 +129,6 @@ def _draw_faults(policy: _RandomPolicy) -> dict[str, Pass]:
             size = rng.uniform(0.3, 1.0)
             faults[name] = policy.score(size * policy.change_at_random(), 0.3 * size)
     return faults
-
-
-def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
-    return float(np.exp(rng.uniform(*np.log(limits))))
 
 
 def _draw_noise(rng: np.random.Generator, hidden: np.ndarray, head: np.ndarray, size: float) -> np.ndarray:

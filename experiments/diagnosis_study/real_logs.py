@@ -72,14 +72,12 @@ def _with_faults(log: TokenLog) -> Iterator[tuple[str, str, TokenLog]]:
 
 def _every_fourth(log: TokenLog, bad: TokenLog) -> TokenLog:
     count = min(log.num_sequences, bad.num_sequences)
-    rows: dict[str, list[np.ndarray]] = {"logp_train": [], "logp_infer": [], "ids": []}
-    for number in range(count):
-        part = bad if number % 4 == 0 else log
-        start = part.starts[number]
-        for name, values in rows.items():
-            values.append(getattr(part, name)[start : start + part.lengths[number]])
-    lengths = np.array([len(values) for values in rows["ids"]])
-    joined: dict[str, Any] = {name: np.concatenate(values) for name, values in rows.items()}
-    return TokenLog(
-        lengths=lengths, mask=np.ones(int(lengths.sum()), bool), step=np.zeros(count, np.int64), **joined
-    )
+    is_bad = np.arange(count) % 4 == 0
+    columns: dict[str, Any] = {
+        "lengths": np.where(is_bad, bad.lengths[:count], log.lengths[:count]),
+        "step": np.zeros(count, np.int64),
+    }
+    for name in ("logp_train", "logp_infer", "ids", "mask"):
+        good, other = (np.split(getattr(part, name), part.starts[1:]) for part in (log, bad))
+        columns[name] = np.concatenate([(other if is_bad[n] else good)[n] for n in range(count)])
+    return TokenLog(**columns)
