@@ -19,8 +19,11 @@ from simlab.studies.estimands import Tables
 from simlab.studies.provenance import recorded_arms
 
 RUN_KEY = ["arm", "initial_policy", "seed"]
-NOTED = ("name", "commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config")
-"""Fields of the earlier manifest that the new manifest records, and `migrated_by` if it is there."""
+NOTED = (
+    *("name", "commit", "dirty", "finished", "versions", "device", "xla_flags", "timings", "config"),
+    "migrated_by",
+)
+"""Fields of the earlier manifest that the new manifest records if they are there."""
 
 
 def check_arms(result: Results) -> None:
@@ -61,7 +64,7 @@ def load_resumed(run: ExperimentContext, arms: Sequence[str], diagnosed: Collect
     if run.resume_from is None:
         return Tables({})
     manifest = run.resume_from.manifest
-    run.configure(resumed_from={name: manifest[name] for name in (*NOTED, "migrated_by") if name in manifest})
+    run.configure(resumed_from={name: fact for name, fact in manifest.items() if name in NOTED})
     tables = {name: run.resume_from.table(name) for name in PER_RUN if name in run.resume_from.table_names}
     if manifest["name"] != run.name:
         tables.pop("diagnostics", None)

@@ -44,7 +44,7 @@ def test_each_iteration_is_one_command_buffer(compiled):
         assert kinds == ["kCommandBuffer"], name
 
 
-def test_batch_needs_about_the_memory_that_its_size_was_chosen_for(compiled):
+def test_batch_needs_about_the_memory_that_is_expected(compiled):
     engine, printed = compiled
     largest = max(printed["memory"][name] for name in printed["kernels"])
     assert largest <= SAFETY * printed["memory"]["expected"]

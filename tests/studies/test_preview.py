@@ -60,7 +60,7 @@ def test_preview_states_each_criterion_with_its_power(plan):
     assert "underpowered" in text
 
 
-def test_preview_before_the_first_runs_states_the_spread_that_suffices(tmp_path):
+def test_preview_without_runs_states_the_spread_that_suffices(tmp_path):
     plan = preview(load_experiment("lr_dynamics"), tmp_path)
     first = next(claim for claim in plan["claims"] if claim["claim"] == "L6")["criteria"][0]
     assert first["power"] is None
