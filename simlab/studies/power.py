@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
@@ -83,13 +84,12 @@ def largest_std(margin: float, num_policies: int, alpha: float, absent: bool) ->
 
     The arguments are those of `power_of_mean`.
     """
-    return float(
-        optimize.brentq(
-            lambda std: power_of_mean(margin, std, num_policies, alpha, absent) - ENOUGH_POWER,
-            1e-3 * margin,
-            1e3 * margin,
-        )
+    largest: Any = optimize.brentq(
+        lambda std: power_of_mean(margin, std, num_policies, alpha, absent) - ENOUGH_POWER,
+        1e-3 * margin,
+        1e3 * margin,
     )
+    return float(largest)
 
 
 def ratio_power(sample: RatioOfMeans, criterion: Criterion, num_policies: int, alpha: float) -> float:
