@@ -1,4 +1,4 @@
-"""How many runs a batch computes side by side: a constant on a CPU, on a GPU as many as its memory holds."""
+"""Runs that a batch computes side by side: a constant on a CPU, on a GPU as many as its memory holds."""
 
 from collections.abc import Iterable
 from typing import Any
