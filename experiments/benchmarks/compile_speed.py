@@ -7,8 +7,6 @@ process, `seconds` after the import of simlab, and `remaining_seconds` when the 
 
 import os
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
 
 from experiments.benchmarks.engine_speed import SMALL
 from experiments.benchmarks.timing import time_sweeps
@@ -37,8 +35,11 @@ SWEEPS: dict[str, tuple[dict[str, Json], dict[str, Json], int]] = {
 """Name -> changes of `PLAIN`, grid, worker processes."""
 
 
-def time_sweep(call: Mapping[str, Json], cache: str) -> dict[str, float]:
+def time_sweep(
+    base: dict[str, Json], over: dict[str, Json], out: str, cache: str, workers: int = 0
+) -> dict[str, float]:
     """Return forecast, wall and CPU seconds of one sweep in its own process."""
+    call = {"base": base, "over": over, "out": out, "workers": workers}
     process_seconds, (start, end), (timings,) = time_sweeps([call], cache)
     expected, remaining = timings["expected"], timings["runs"]
     return {
@@ -51,19 +52,14 @@ def time_sweep(call: Mapping[str, Json], cache: str) -> dict[str, float]:
     }
 
 
-def measure_sweep(name: str, out: Path, cache: str) -> list[dict[str, Json]]:
+def measure_sweep(name: str, folder: str) -> list[dict[str, Json]]:
     """Return the rows of a sweep with an empty cache, and of one with other seeds and the filled cache."""
     changes, over, workers = SWEEPS[name]
-    rows = []
+    rows, cache = [], f"{folder}/cache"
     for number, state in enumerate(("empty", "filled")):
         seeds = [seed + 100 * number for seed in over["seed"]]
-        call = {
-            "base": PLAIN | changes,
-            "over": over | {"seed": seeds},
-            "out": str(out / state),
-            "workers": workers,
-        }
-        rows.append({"sweep": name, "cache": state, "processes": workers, **time_sweep(call, cache)})
+        timed = time_sweep(PLAIN | changes, over | {"seed": seeds}, f"{folder}/{state}", cache, workers)
+        rows.append({"sweep": name, "cache": state, "processes": workers, **timed})
     return rows
 
 
@@ -73,26 +69,16 @@ def measure_first_steps(run: ExperimentContext) -> list[dict[str, Json]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for seed, (state, pair) in enumerate(run.track(list(pairs.items()), "first steps")):
-            call = {
-                "base": PLAIN | {"steps": 1, "engines": pair} | (SMALL if run.smoke else {}),
-                "over": {"seed": [seed]},
-                "out": f"{folder}/{seed}",
-                "workers": 0,
-            }
-            timed = time_sweep(call, f"{folder}/cache")
+            base = PLAIN | {"steps": 1, "engines": pair} | (SMALL if run.smoke else {})
+            timed = time_sweep(base, {"seed": [seed]}, f"{folder}/{seed}", f"{folder}/cache")
             rows.append({"sweep": "one step", "cache": state, "engines": pair, **timed})
     return rows
 
 
 def run(run: ExperimentContext) -> None:
     names = [] if run.smoke else list(SWEEPS)
-    run.configure(
-        base=PLAIN,
-        sweeps={name: list(SWEEPS[name]) for name in names},
-        within=WITHIN,
-        first_steps=FIRST_STEPS,
-        load=list(os.getloadavg()),
-    )
+    run.configure(base=PLAIN, sweeps={name: SWEEPS[name] for name in names}, within=WITHIN)
+    run.configure(first_steps=FIRST_STEPS, load=list(os.getloadavg()))
     firsts = measure_first_steps(run)
     run.table("first_steps", firsts)
     for row in firsts:
@@ -101,7 +87,7 @@ def run(run: ExperimentContext) -> None:
     rows = []
     for name in run.track(names, "sweeps"):
         with tempfile.TemporaryDirectory() as folder:
-            rows += measure_sweep(name, Path(folder), f"{folder}/cache")
+            rows += measure_sweep(name, folder)
     forecasts = rows or firsts
     run.table("sweeps", forecasts)
     good = sum(row["off_by"] <= WITHIN for row in forecasts)

@@ -34,9 +34,7 @@ from simlab.training.loop import build_advance, map_updates
 from simlab.training.recipe import Recipe, TrainState
 from simlab.training.step import learn, rollout, score
 
-STAGES = ("rollout", "score", "updates", "step")
 STEPS = 10
-LIMIT_SECONDS = 420.0
 MEASURED, NO_MEMORY, NO_TIME = "measured", "out of memory", "over the time limit"
 QUANTIZER, ROLLOUT = 0.85, 2.0
 
@@ -50,33 +48,24 @@ class Ceilings:
 
     def seconds(self, products: Counter[Product], runs: int) -> float:
         """Return the minimum seconds of these products for `runs` runs, from the lower ceiling of each."""
-        each = {p: max(p.flops / self.operations, count_bytes(p) / self.bytes) for p in products}
+        each = {p: max(p.flops / self.operations, p.bytes / self.bytes) for p in products}
         return runs * sum(count * each[product] for product, count in products.items())
 
 
-def count_bytes(product: Product) -> int:
-    """Bytes of the operands and the result of a float32 product."""
-    batch, rows, terms, columns = product
-    return 4 * batch * (rows * terms + terms * columns + rows * columns)
-
-
-def default_batch_sizes() -> tuple[int, ...]:
-    """Return the batch sizes to measure on this kind of device."""
-    return (1, 2, 4, 8) if jax.default_backend() == "cpu" else (1, 16, 64, 256, 1024)
+def is_cpu() -> bool:
+    return jax.default_backend() == "cpu"
 
 
 def ceilings(smoke: bool) -> tuple[Ceilings, float]:
     """Return the ceilings of the device, and the quantizer's speed relative to a copy in place."""
-    cpu = jax.default_backend() == "cpu"
-    side, elements = (128, 2**16) if smoke else (1024, 2**24) if cpu else (8192, 2**28)
+    side, elements = (128, 2**16) if smoke else (1024, 2**24) if is_cpu() else (8192, 2**28)
     budget = 0.01 if smoke else 0.5
     a = jnp.ones((side, side), jnp.float32)
     dot = jax.jit(float32_dot)
     product = least_seconds(lambda: dot(a, a).block_until_ready(), budget)
     x = np.linspace(-500, 500, elements, dtype=np.float32)
     copy = least_seconds(InPlace(lambda v: v + 1, x), budget)
-    rounding = InPlace(lambda v, fmt: quantize(v, fmt), x, FORMATS["e4m3fn"])
-    quantizer = least_seconds(rounding, budget)
+    quantizer = least_seconds(InPlace(quantize, x, FORMATS["e4m3fn"]), budget)
     return Ceilings(2 * side**3 / product, 8 * elements / copy), copy / quantizer
 
 
@@ -113,7 +102,7 @@ def compile_stages(config: RunConfig, smoke: bool, runs_per_batch: int) -> Stage
 def compile_all(config: RunConfig, smoke: bool, batch_sizes: Sequence[int]) -> Iterator[Stages]:
     """Return the stages of every batch size; on an accelerator, compile all of them before timing."""
     compile_size = partial(compile_stages, config, smoke)
-    if jax.default_backend() == "cpu":
+    if is_cpu():
         return map(compile_size, batch_sizes)
     with ThreadPoolExecutor(len(batch_sizes)) as pool:
         return iter(list(pool.map(compile_size, batch_sizes)))
@@ -126,15 +115,12 @@ def stage_seconds(stages: Stages, smoke: bool) -> dict[str, float]:
     advance = build_advance(stages.rollout, stages.learn, STEPS, 1)
     step = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
     budget = 0.01 if smoke else 1.0
-    sample = partial(stages.rollout, recipe, state)
+    sampling = least_seconds(lambda: jax.block_until_ready(stages.rollout(recipe, state)), budget)
     read = partial(stages.score, recipe, state.params, trajectory)
-    seconds = {
-        "rollout": least_seconds(lambda: jax.block_until_ready(sample()), budget),
-        "score": least_seconds(lambda: jax.block_until_ready(read()), budget),
-        "step": least_seconds(step, budget) / STEPS,
-    }
-    seconds["updates"] = seconds["step"] - seconds["rollout"] - seconds["score"]
-    return seconds
+    scoring = least_seconds(lambda: jax.block_until_ready(read()), budget)
+    step_seconds = least_seconds(step, budget) / STEPS
+    updates = step_seconds - sampling - scoring
+    return {"rollout": sampling, "score": scoring, "updates": updates, "step": step_seconds}
 
 
 def rows_of(
@@ -142,12 +128,11 @@ def rows_of(
 ) -> list[dict[str, Json]]:
     """Return the rows of a batch size."""
     prompt_length = recipe.task.prompts(jax.random.key(0), 1).shape[1]
-    products = step_floor.by_stage(recipe, prompt_length)
     tokens = runs_per_batch * recipe.prompts_per_step * recipe.group_size * recipe.task.response_length
     rows = []
-    for stage in STAGES:
-        operations = runs_per_batch * sum(p.flops * count for p, count in products[stage].items())
-        traffic = runs_per_batch * sum(count_bytes(p) * count for p, count in products[stage].items())
+    for stage, products in step_floor.by_stage(recipe, prompt_length).items():
+        operations = runs_per_batch * sum(p.flops * count for p, count in products.items())
+        traffic = runs_per_batch * sum(p.bytes * count for p, count in products.items())
         taken = seconds[stage]
         rows.append(
             {
@@ -161,7 +146,7 @@ def rows_of(
                 "bytes": float(traffic),
                 "of_product_rate": operations / taken / limit.operations,
                 "of_copy_rate": traffic / taken / limit.bytes,
-                "of_roofline": limit.seconds(products[stage], runs_per_batch) / taken,
+                "of_roofline": limit.seconds(products, runs_per_batch) / taken,
                 "compile_s": compile_seconds,
             }
         )
@@ -169,23 +154,19 @@ def rows_of(
 
 
 def measure(
-    run: ExperimentContext, batch_sizes: Sequence[int] | None = None, limit_seconds: float = LIMIT_SECONDS
+    run: ExperimentContext, batch_sizes: Sequence[int] | None = None, limit_seconds: float = 420.0
 ) -> None:
     """Measure increasing batch sizes until memory or the time limit is exhausted."""
-    batch_sizes = sorted(batch_sizes or ((2,) if run.smoke else default_batch_sizes()))
-    if batch_sizes[0] < 1:
-        raise ValueError(f"runs_per_batch {batch_sizes[0]}; allowed: an integer >= 1")
+    default = (2,) if run.smoke else (1, 2, 4, 8) if is_cpu() else (1, 16, 64, 256, 1024)
+    batch_sizes = sorted(batch_sizes or default)
     enable_compile_cache()
-    config = run_config({**BASE, "objective": "grpo+tis", "steps": STEPS} | (SMALL if run.smoke else {}))
-    run.configure(config=config.as_dict(), batch_sizes=list(batch_sizes), limit_seconds=limit_seconds)
+    base = {**BASE, "objective": "grpo+tis"}
+    config = run_config(base | {"steps": STEPS} | (SMALL if run.smoke else {}))
+    run.configure(config=config.as_dict(), batch_sizes=batch_sizes, limit_seconds=limit_seconds)
     began = time.perf_counter()
     limit, quantizer = ceilings(run.smoke)
-    quantities = {
-        "float32 product, operations/s": limit.operations,
-        "copy in place, bytes/s": limit.bytes,
-        "quantizer / copy": quantizer,
-    }
-    run.table("ceilings", [{"quantity": name, "value": value} for name, value in quantities.items()])
+    names = ["float32 product, operations/s", "copy in place, bytes/s", "quantizer / copy"]
+    run.table("ceilings", {"quantity": names, "value": [limit.operations, limit.bytes, quantizer]})
     rows: list[dict[str, Json]] = []
     compiled = compile_all(config, run.smoke, batch_sizes)
     for runs_per_batch in run.track(batch_sizes, "batch_sizes"):
@@ -202,8 +183,10 @@ def measure(
             break
         rows += rows_of(swept_recipe(config), runs_per_batch, seconds, stages.compile_seconds, limit)
     run.table("batch_sizes", rows)
-    if jax.default_backend() == "cpu" and not run.smoke:
-        run.table("processes", _processes())
+    if is_cpu() and not run.smoke:
+        sweeps = processes(base | {"steps": LONG}, RUNS_PER_BATCH, BATCHES)
+        steps = RUNS_PER_BATCH * BATCHES * LONG
+        run.table("processes", [row | {"run_steps_per_s": steps / row["seconds"]} for row in sweeps])
     run.table("verdicts", judge(rows, quantizer))
 
 
@@ -211,13 +194,6 @@ def _expect_seconds(rows: list[dict[str, Json]], runs_per_batch: int) -> float:
     """Return the expected seconds of a batch size: the last compile time, calls scaled by the size."""
     last = rows[-1]
     return last["compile_s"] + 16 * (STEPS + 2) * 1e-3 * last["ms"] * runs_per_batch / last["runs_per_batch"]
-
-
-def _processes() -> list[dict[str, Json]]:
-    """Run-steps per second of a sweep in one process, and in one per core."""
-    base = {**BASE, "objective": "grpo+tis", "steps": LONG}
-    rows = processes(base, RUNS_PER_BATCH, BATCHES)
-    return [row | {"run_steps_per_s": RUNS_PER_BATCH * BATCHES * LONG / row["seconds"]} for row in rows]
 
 
 def judge(rows: list[dict[str, Json]], quantizer: float) -> list[dict[str, Json]]:

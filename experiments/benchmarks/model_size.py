@@ -1,5 +1,6 @@
 """Measure compilation, step and memory of larger models and longer responses, each in its own process."""
 
+import itertools
 import os
 import sys
 import tempfile
@@ -32,6 +33,7 @@ FLAT_MB = 16.0
 is returned to the system before each measurement, because the memory of the allocator varies by 200 MB."""
 SCRIPT = """
 import gc, json, resource, sys, time
+from functools import partial
 import jax
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
@@ -43,10 +45,11 @@ from simlab.training.loop import train
 config, steps, warm_up = json.loads(sys.argv[1])
 compute_on_one_thread()
 config = run_config(config)
-def resident():
+def measure(done):
+    clocks = time.perf_counter(), time.process_time()
     gc.collect()
     return_free_memory()
-    return resident_bytes() / 1e6
+    rows.append((*clocks, resident_bytes() / 1e6))
 recipe = swept_recipe(config)
 params = init_params(jax.random.key(0), recipe.model)
 recipe, state = stack_members([BatchedRun(recipe, params, 0)], 1)
@@ -54,13 +57,7 @@ clocks = [time.perf_counter(), time.process_time()]
 program = compile_batch(recipe, state)
 compiled = [time.perf_counter() - clocks[0], time.process_time() - clocks[1]]
 peak, rows = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, []
-def advance(count):
-    global state
-    state, _ = train(
-        recipe, state, count, chunk=1, axes=(0, 0), advance=lambda r, s: program.advance(1, r, s),
-        callbacks=[lambda done: rows.append((time.perf_counter(), time.process_time(), resident()))],
-    )
-advance(steps)
+train(recipe, state, steps, [measure], chunk=1, axes=(0, 0), advance=partial(program.advance, 1))
 first, last = rows[warm_up - 1], rows[-1]
 count = steps - warm_up
 print(json.dumps({
@@ -78,12 +75,8 @@ def run(run: ExperimentContext) -> None:
     cases = {"smoke": SMOKE} if run.smoke else CASES
     steps, warm_up = (3, 1) if run.smoke else (STEPS, WARM_UP)
     run.configure(base=BASE, cases=cases, steps=steps, warm_up=warm_up, load=list(os.getloadavg()))
-    work = [
-        (name, engines, is_checkpointed)
-        for name in cases
-        for engines in (ENGINES[:1] if run.smoke else ENGINES)
-        for is_checkpointed in ((True,) if run.smoke else (False, True))
-    ]
+    engine_pairs, checkpointing = (ENGINES[:1], (True,)) if run.smoke else (ENGINES, (False, True))
+    work = list(itertools.product(cases, engine_pairs, checkpointing))
     rows = []
     for name, engines, is_checkpointed in run.track(work, "cases"):
         form = {"engines": engines, "gradient_checkpointing": is_checkpointed, "steps": steps}

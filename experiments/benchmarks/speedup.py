@@ -57,13 +57,8 @@ def time_version(
     base = {"engines": pair, "objective": "grpo", "task": "add", **(SMALL if smoke else FLAGSHIP)}
     with tempfile.TemporaryDirectory() as cache:
         calls = [
-            {
-                "base": base | {"steps": steps},
-                "over": {"seed": list(range(seed, seed + runs))},
-                "out": f"{cache}/{seed}",
-                "workers": workers,
-                **options,
-            }
+            {"base": base | {"steps": steps}, "over": {"seed": list(range(seed, seed + runs))}}
+            | {"out": f"{cache}/{seed}", "workers": workers, **options}
             for seed, steps in ((0, few), (100, few), (200, many))
         ]
         first, again, longer = np.diff(time_sweeps(calls, cache, package)[1], axis=0)
@@ -81,16 +76,8 @@ def compare_versions(run: ExperimentContext) -> list[dict[str, Json]]:
             for version, (package, options) in (("before", before), ("now", now)):
                 for quantity, (wall, cpu) in time_version(package, pair, options, run.smoke).items():
                     speed = RUNS_PER_BATCH * PROCESSES / wall if quantity == "step" else np.nan
-                    rows.append(
-                        {
-                            "quantity": quantity,
-                            "engines": pair,
-                            "version": version,
-                            "seconds": wall,
-                            "cpu_seconds": cpu,
-                            "run_steps_per_s": speed,
-                        }
-                    )
+                    row = {"quantity": quantity, "engines": pair, "version": version, "seconds": wall}
+                    rows.append(row | {"cpu_seconds": cpu, "run_steps_per_s": speed})
     return rows
 
 
@@ -99,8 +86,7 @@ def compile_rollout(engine: str, form: str, smoke: bool) -> tuple[Call, float]:
     size = 2 if smoke else RUNS_PER_BATCH
     recipe, state = build_batch(engine, size, smoke, is_constant=form == "constants")
     start = time.process_time()
-    function = jax.jit(jax.vmap(rollout))
-    compiled = function.lower(recipe, state).compile()
+    compiled = jax.jit(jax.vmap(rollout)).lower(recipe, state).compile()
     return lambda: jax.block_until_ready(compiled(recipe, state)), time.process_time() - start
 
 
@@ -119,10 +105,8 @@ def compare_forms(run: ExperimentContext, seed: int) -> list[dict[str, str | flo
 
 def run(run: ExperimentContext) -> None:
     (seed,) = run.seeds([0])
-    load = list(os.getloadavg())
-    run.configure(
-        parent=PARENT, runs=RUNS_PER_BATCH, processes=PROCESSES, steps=[FEW, MANY], limits=LIMITS, load=load
-    )
+    run.configure(parent=PARENT, runs=RUNS_PER_BATCH, processes=PROCESSES, steps=[FEW, MANY], limits=LIMITS)
+    run.configure(load=list(os.getloadavg()))
     run.table("rollouts", compare_forms(run, seed))
     rows = compare_versions(run)
     run.table("speed", rows)

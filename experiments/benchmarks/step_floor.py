@@ -28,6 +28,12 @@ class Product(NamedTuple):
         """Multiplications and additions."""
         return 2 * self.batch * self.rows * self.terms * self.columns
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the operands and the result in float32."""
+        numbers = self.rows * self.terms + self.terms * self.columns + self.rows * self.columns
+        return 4 * self.batch * numbers
+
 
 def forward(config: TransformerConfig, sequences: int, length: int, keys: int) -> Counter[Product]:
     """Count the products of one forward pass of a dense model, without logits."""
@@ -65,9 +71,8 @@ def by_stage(recipe: Recipe, prompt_length: int) -> dict[str, Counter[Product]]:
     """
     config, length = recipe.model, recipe.task.response_length
     sequences, keys = recipe.prompts_per_step * recipe.group_size, prompt_length + length
-    rollout = forward(config, recipe.prompts_per_step, prompt_length, keys) + head(
-        config, recipe.prompts_per_step
-    )
+    rollout = forward(config, recipe.prompts_per_step, prompt_length, keys)
+    rollout += head(config, recipe.prompts_per_step)
     for _ in range(length - 1):
         rollout += forward(config, sequences, 1, keys) + head(config, sequences)
 

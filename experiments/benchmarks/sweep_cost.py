@@ -50,14 +50,11 @@ def run(run: ExperimentContext) -> None:
         "runs": (2, 4) if run.smoke else (4, 8, 16),
     }
     runs_per_batch = 2 if run.smoke else RUNS_PER_BATCH
-    run.configure(
-        base=base, runs_per_batch=runs_per_batch, axes={name: list(values) for name, values in axes.items()}
-    )
+    run.configure(base=base, runs_per_batch=runs_per_batch, axes=axes)
     rows = []
     for axis, values in run.track(axes.items(), "axes"):
-        rows += [
-            {"axis": axis, "value": value, **cost(base, runs_per_batch, axis, value)} for value in values
-        ]
+        for value in values:
+            rows.append({"axis": axis, "value": value} | cost(base, runs_per_batch, axis, value))
     run.table("cost", rows)
     run.table("fits", [fit(axis, rows) for axis in axes])
     with run.phase("processes"):
@@ -116,10 +113,6 @@ def processes(
                 _, _, (timings,) = time_sweeps([call | {"out": f"{folder}/{count}-{number}"}], folder)
                 seconds = timings["runs"]
             rows.append({"processes": count, "seconds": seconds})
-    return _with_speedup(rows)
-
-
-def _with_speedup(rows: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [row | {"speedup": rows[0]["seconds"] / row["seconds"]} for row in rows]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from experiments.benchmarks.device_speed import Ceilings, count_bytes
+from experiments.benchmarks.device_speed import Ceilings
 from experiments.benchmarks.step_floor import Product
 from simlab.cli import app
 
@@ -20,8 +20,8 @@ def test_bench_rejects_invalid_batch_sizes(batch_sizes, tmp_path):
 
 def test_ceilings_bound_products_by_the_lower_ceiling():
     square, column = Product(1, 100, 100, 100), Product(2, 100, 100, 1)
-    assert (square.flops, count_bytes(square)) == (2e6, 120_000)
-    assert (column.flops, count_bytes(column)) == (4e4, 2 * 4 * 10_200)
+    assert (square.flops, square.bytes) == (2e6, 120_000)
+    assert (column.flops, column.bytes) == (4e4, 2 * 4 * 10_200)
     limit = Ceilings(operations=1e9, bytes=1e8)
     # The square is bound by arithmetic, the column by memory; two runs take twice as long.
     assert limit.seconds({square: 3, column: 1}, 2) == pytest.approx(2 * (3 * 2e-3 + 8.16e-4))
