@@ -378,6 +378,10 @@ FIGURES: dict[str, FigureSpec] = {
         "Final held-out reward by remedy, minus the BF16 control",
         Forest(NEW_BF16, {"held-out reward, mean of both engines, minus BF16":
             measure(m.HELD_OUT_REWARD)}, 2.8), claims=("N8", "N6", "N7", "N5")),
+    "remedies_repeated": FigureSpec("remedies_repeated",
+        "Final held-out reward by remedy, three runs per policy, minus the BF16 control",
+        Forest(f"{NEW}, three runs: BF16 control", {"held-out reward, mean of both engines, minus BF16":
+            measure(m.HELD_OUT_REWARD)}, 2.4), claims=("N9", "N6", "N7", "N8")),
     "routing_replay": FigureSpec("routing_replay",
         "KL divergence and mismatch of MoE policies under routing replay R3, minus without",
         Forest({f"{REST}: {name}, R3": f"{REST}: {name}" for name in AT_REST}, {

@@ -27,6 +27,7 @@ from simlab.objectives import (
 )
 from simlab.studies.board import summary
 from simlab.studies.loading import load_claims, load_experiment
+from simlab.studies.provenance import recorded_arms
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,7 +71,7 @@ def example() -> str:
 
 def leaderboard_regime() -> str:
     """Return formats, response length and steps of the runs of the dense leaderboard."""
-    arm: Any = load_stored("leaderboard").manifest["config"]["arms"]["chain: no correction"]
+    arm: Any = recorded_arms(load_stored("leaderboard").manifest["config"])["chain: no correction"]
     sites = arm["changes"]["engines"]["infer"]["projection"]
     activations, weights = (sites[name]["format"]["mantissa_bits"] for name in ("activations", "weights"))
     length = TASKS[arm["changes"]["task"]]().response_length
