@@ -134,12 +134,12 @@ def state_finding(row: Row) -> str:
 
 
 def state_estimates(rows: Sequence[Row], own_labels: Mapping[str, str]) -> list[str]:
-    """Return the primary criterion of each row with estimate, interval and margin, and an open premise.
+    """Return the primary criterion of each row with estimate, interval and margin, then open premises.
 
     Without its premise a row has no other verdict, whatever its primary criterion shows. `own_labels` of the
     figure replace the stored labels of arms, which two arms may share.
     """
-    lines = []
+    lines, lacking = [], {}
     for number, row in enumerate(rows):
         if row.primary is None:
             continue
@@ -147,11 +147,10 @@ def state_estimates(rows: Sequence[Row], own_labels: Mapping[str, str]) -> list[
         verdict = f" {row.verdict}" if number else ""
         lines.append(f"{row.id}{verdict}: {state_criterion(row.primary, labels)}")
         premises = [each for each in row.criteria if each.criterion.role == "manipulation"]
-        lacking = [each for each in premises if each.verdict != "supported"]
-        lines += [
-            f"{row.id}, premise {each.verdict}: {state_criterion(each, labels)}" for each in lacking[:1]
-        ]
-    return lines
+        for each in [each for each in premises if each.verdict != "supported"][:1]:
+            text = f"premise {each.verdict}: {state_criterion(each, labels)}"
+            lacking.setdefault(text, []).append(row.id)
+    return [*lines, *(f"{', '.join(ids)}, {text}" for text, ids in lacking.items())]
 
 
 def state_criterion(evidence: CriterionEvidence, labels: Mapping[str, str]) -> str:

@@ -11,7 +11,6 @@ from experiments.diagnosis_study import faults_logged as logged
 from experiments.diagnosis_study.faults_forward import Change
 from experiments.diagnosis_study.forward_passes import INFER_ENGINES, TRAIN_ENGINES, Pool
 from experiments.diagnosis_study.log_assembly import (
-    LogDraft,
     draw_tokens,
     finish_log,
     pick_scores,
@@ -36,7 +35,7 @@ class Fault:
 
 
 def _name_faults(
-    cause: str, change: Callable[[LogDraft, str], None], *names: str, held_out: bool = False
+    cause: str, change: Callable[..., None], *names: str, held_out: bool = False
 ) -> dict[str, Fault]:
     """Return variants that add the forward pass of their name to the logits."""
     needs_experts = change is forward.experts

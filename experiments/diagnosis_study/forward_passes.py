@@ -158,13 +158,14 @@ def _config(name: str) -> TransformerConfig:
 def _generate_responses(
     params: Params, config: TransformerConfig, task: Task, prompts: jax.Array, key: jax.Array
 ) -> Trajectory:
-    sizes = {"group_size": 1, "length": task.response_length, "end": EOS_TOKEN_ID, "pad": PAD_TOKEN_ID}
-
     def reward(tokens: jax.Array) -> jax.Array:
         return jnp.zeros(len(tokens))
 
     def run(params: Params, prompts: jax.Array, key: jax.Array) -> Trajectory:
-        return generate(params, config, find_engine("f32"), SamplingParams(), key, prompts, reward, **sizes)
+        return generate(
+            params, config, find_engine("f32"), SamplingParams(), key, prompts, reward,
+            group_size=1, length=task.response_length, end=EOS_TOKEN_ID, pad=PAD_TOKEN_ID,
+        )  # fmt: skip
 
     return jax.jit(run)(params, prompts, key)
 
