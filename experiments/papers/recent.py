@@ -55,7 +55,7 @@ REPEATED_NONE, REPEATED_BF16, REPEATED_TIS = map(repeated_arm, (chains.NONE, cha
 REPLAYED = {name: minus(rest_arm(name, replays=True), rest_arm(name)) for name in AT_REST}
 
 
-def _repeated(remedy: str) -> Trial:
+def _repeated_trial(remedy: str) -> Trial:
     """Return the trial of a remedy with three runs from each initial policy."""
     arm, versus_tis = repeated_arm(remedy), ()
     if arm != REPEATED_TIS:
@@ -132,14 +132,14 @@ CLAIMS = (
         for id, name, arm, reference, note, *repeated in (
             ("N5", "DPPO", DPPO, "arXiv 2602.04879", "TV distance, bounds of 0.2."),
             ("N6", "IPO", IPO, "prime-rl trainer/rl/loss.py, 2026-09", "Bound of 0.3, no KL term.",
-                _repeated(chains.IPO)),
+                _repeated_trial(chains.IPO)),
             ("N7", "KPop", KPOP, "Ring blog of 2026-05-26", "Bound of 0.1, as a loss.",
-                _repeated(chains.KPOP)),
+                _repeated_trial(chains.KPOP)),
             ("N8", "IcePop", ICEPOP, "verl decoupled_token_icepop", "Band of 0.5 to 5, on top of GRPO.",
-                _repeated(chains.ICEPOP)))
+                _repeated_trial(chains.ICEPOP)))
     ),
     dynamics("N9", "Token TIS keeps held-out reward that GRPO loses under mismatch",
-        "Yao et al., TIS blog of 2025-08-05", _repeated(chains.TIS)),
+        "Yao et al., TIS blog of 2025-08-05", _repeated_trial(chains.TIS)),
 )
 # fmt: on
 (N1,) = find_claims(CLAIMS, "N1")
