@@ -70,7 +70,7 @@ def _repeated_trial(remedy: str) -> Trial:
         loses(REPEATED_NONE, REPEATED_BF16, m.HELD_OUT_REWARD),
         regime=REPEATED_CHAINS,
         note="New runs with other seeds. The seeds of the initial policies are those of `remedies`, which "
-        "suggested it. Repetitions from a policy differ as much as policies do, so three are averaged.",
+        "suggested it. Repetitions from one policy differ, so three are averaged.",
     )
 
 
