@@ -1,7 +1,11 @@
 """The type of values that JSON can hold."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-Json = Any
-"""None, a bool, int, float or str, or a list or table of these. A recursive type would need a check of the
-type at each access to a nested value."""
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    Json = PyTree[None | bool | int | float | str]
+else:
+    # jaxtyping imports JAX, which the readers of logs must not need.
+    Json = object
