@@ -57,7 +57,6 @@ def sweep(
     """
     from simlab.core.catalog import lookup
     from simlab.sweeps.file import read_file
-    from simlab.sweeps.plan import find_runs_per_batch
     from simlab.sweeps.sweep import EXECUTORS, prepare
 
     with one_clear_error():
@@ -67,8 +66,7 @@ def sweep(
         described = read_file(config)
         folder = out or Path("runs") / described.name
         chosen = runs_per_batch or described.runs_per_batch
-        planned = chosen or find_runs_per_batch(described.base, described.grid)
-        sweep_plan, _ = prepare(described.base, described.grid, folder, planned)
+        sweep_plan, _ = prepare(described.base, described.grid, folder, chosen)
     if plan:
         typer.echo(f"{described.name}: {sweep_plan.describe()}")
         return

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from simlab.core.json_value import Json
-from simlab.diagnosis.rank_tests import rms
 from simlab.engines import ENGINE_CARDS, ENGINES, Engine
 from simlab.engines.noise_levels import NOISE_KINDS
 from simlab.metrics import PROBABILITY_EDGES
@@ -145,8 +144,8 @@ def calibrate(
             emulations[name],
             distances[number],
             best=float(np.mean(nearest == number)),
-            rms_measured=rms(measured[mask]),
-            rms_predicted=rms(predicted[mask]),
+            rms_measured=_rms(measured[mask]),
+            rms_predicted=_rms(predicted[mask]),
         )
         for number, (name, predicted) in enumerate(predictions.items())
     ]
@@ -183,6 +182,10 @@ def build_quantile_rows(
         {**labels, "level": level, "measured": a, "predicted": b}
         for level, a, b in zip(LEVELS, *both, strict=True)
     ]
+
+
+def _rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(x**2)))
 
 
 def find_pair(tokens: Frame, sampling_engine: str | None, scoring_engine: str | None) -> tuple[str, str]:

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from simlab.core.json_value import Json
-from simlab.diagnosis.rank_tests import rms
 from simlab.metrics import METRICS, PROBABILITY_EDGES
 from simlab.objectives import TokenBatch
 from simlab.rollout.trajectory import Trajectory
@@ -92,7 +91,8 @@ def _build_position_rows(samples: Samples, scores: EngineScores) -> list[dict[st
         log_rho = (scores.logps - samples.logps)[:, block][mask]
         if log_rho.size:
             ends = {"first": int(block[0]), "last": int(block[-1])}
-            rows.append({**ends, "tokens": log_rho.size, "rms_log_rho": rms(log_rho)})
+            rms = float(np.sqrt(np.mean(np.square(log_rho, dtype=np.float64))))
+            rows.append({**ends, "tokens": log_rho.size, "rms_log_rho": rms})
     return rows
 
 

@@ -113,8 +113,10 @@ def policy_sha256(start: Json, task: Task, model: TransformerConfig, folder: Pat
 
     It is empty without a warm start, and for a policy that is not trained yet.
     """
-    if start is None or "sha256" in start:
-        return "" if start is None else start["sha256"]
+    if start is None:
+        return ""
+    if "sha256" in start:
+        return start["sha256"]
     path = policy_file(start, task, model, folder)
     return _digest(path, path.stat().st_mtime_ns) if path.is_file() else ""
 

@@ -88,12 +88,11 @@ def sweep(
     compute_on_one_thread()
     enable_compile_cache()
     folder, points = Path(out), as_grid(over)
-    chosen = find_runs_per_batch(base, points) if runs_per_batch is None else runs_per_batch
-    _check_number("runs_per_batch", chosen, int, 1)
+    _check_number("runs_per_batch", 1 if runs_per_batch is None else runs_per_batch, int, 1)
     _check_number("workers", 0 if workers is None else workers, int, 0)
     _check_number("checkpoint_seconds", checkpoint_seconds, int | float, 0)
     compute = lookup(EXECUTORS, executor, "executor")(workers, address)
-    plan, cache = prepare(base, points, folder, chosen)
+    plan, cache = prepare(base, points, folder, runs_per_batch)
     console.print(f"{name}: {plan.describe()}", highlight=False)
     remove_dead_jobs(folder)
     cache.remove_stale()
@@ -121,14 +120,14 @@ def _check_number(name: str, value: object, kind: type | UnionType, low: int) ->
 
 
 def prepare(
-    base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, runs_per_batch: int
+    base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, runs_per_batch: int | None
 ) -> tuple[Plan, ResultCache]:
-    """Check every run of the grid and plan those that `folder` lacks."""
+    """Check every run of the grid and plan those that `folder` lacks; None is the default of the device."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}.")
-    runs = expand(base, points, runs_per_batch)
-    cache = ResultCache(folder)
-    return make_plan(runs, cache.missing(run.key for run in runs), runs_per_batch), cache
+    count = find_runs_per_batch(base, points) if runs_per_batch is None else runs_per_batch
+    runs, cache = expand(base, points, count), ResultCache(folder)
+    return make_plan(runs, cache.missing(run.key for run in runs), count), cache
 
 
 def _ask_to_start(minutes: float, yes: bool) -> bool:

@@ -251,6 +251,7 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
             r"^model must be tiny-moe with qk_norm = False, .*, got tiny-dense with num_hidden_layers = 1\.$",
         ),
         ({"sampling.top_p": 2}, r"sampling.top_p must be above 0 and at most 1, got 2.0"),
+        ({"kl_loss_coef": -0.1}, "kl_loss_coef must be at least 0, got -0.1"),
         ({"kl_loss_coeff": 1}, r"unknown field of the run 'kl_loss_coeff'; did you mean 'kl_loss_coef'"),
         (
             {"infer_rounding": "stochastic"},
