@@ -31,6 +31,7 @@ EXPERIMENTS: dict[str, str] = {
     "e4m3_moe_dynamics": "experiments.papers.acrl:E4M3_MOE_DYNAMICS",
     "e4m3_gammas": "experiments.papers.acrl:E4M3_GAMMAS_DYNAMICS",
     "length_dynamics": "experiments.papers.lr:LENGTH_DYNAMICS",
+    "length_corrections": "experiments.papers.lr:LENGTH_CORRECTIONS",
     "length_wide_dynamics": "experiments.papers.lr:LENGTH_WIDE_DYNAMICS",
     "leaderboard": "experiments.studies.leaderboard",
     "leaderboard_experts": "experiments.studies.leaderboard:MOE_EXPERIMENT",

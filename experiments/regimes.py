@@ -134,6 +134,9 @@ RECURRENCE = Regime(
     200,
     "length: no schedule",
 )
+CORRECTED_RECURRENCE = replace(
+    RECURRENCE, name="recurrence, token MIS and TIS, truncation", untreated="length: token MIS"
+)
 WIDE_RECURRENCE = replace(
     RECURRENCE,
     name="recurrence, width 96, truncation",

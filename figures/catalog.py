@@ -69,7 +69,8 @@ def minus(reference: str, others: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(others, reference)
 
 
-HACKING, LENGTHS, WIDE_LENGTHS = "hacking_dynamics", "length_dynamics", "length_wide_dynamics"
+HACKING = "hacking_dynamics"
+LENGTHS, WIDE_LENGTHS, LENGTH_CORRECTIONS = "length_dynamics", "length_wide_dynamics", "length_corrections"
 LR, LR_RLOO = "lr_dynamics", "lr_on_policy"
 VEXACT, ACRL_RUNS = "vexact_dynamics", "acrl_dynamics"
 E4M3_RUNS, E4M3_MOE_RUNS = "e4m3_dynamics", "e4m3_moe_dynamics"
@@ -101,8 +102,10 @@ MODELS = {
 RLOO, RLOO_BF16 = "chain: RLOO", "chain: RLOO, BF16"
 RATES = ("", ", halving", ", mean rate of halving")
 RLOO_HALVINGS = (RLOO, f"{RLOO}, halving", f"{RLOO}, token TIS, halving", f"{RLOO}, token MIS, halving")
+ENDS = ("", ", triggered")
 SCHEDULES = ("no schedule", "triggered", "BF16", "triggered late")
 NARROW, BROAD = (arms(prefix, *SCHEDULES) for prefix in ("length", "length, wide"))
+CORRECTED = arms("length", *(f"token MIS{end}" for end in ENDS), "BF16", *(f"token TIS{end}" for end in ENDS))
 BROAD_NAMES = dict(zip(BROAD, SCHEDULES, strict=True))
 GSPOS, DFPO = ("GSPO", "GSPO, wide clip"), ("DFPO without transform", "DFPO min")
 SPELLING = arms("two_spellings", *GSPOS, "GRPO", "GRPO-fix", *DFPO, "DFPO orth")
@@ -255,10 +258,15 @@ FIGURES: dict[str, FigureSpec] = {
         Curves(SCHEDULED), "lr Fig. 9", ("L5",)),
     "lr_fig10": FigureSpec(WIDE_LENGTHS, "Length-triggered schedule with two periods, wider model",
         Curves(SCHEDULED, labels=BROAD_NAMES), "lr Fig. 10", ("L13", "L5")),
-    "lr_fig11": FigureSpec(LR, "Learning rate halved at intervals, without correction and with token MIS",
-        Curves(HALVED, HALVINGS), "lr Fig. 11", ("L6",)),
-    "lr_fig12": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
-        Curves(HALVED, (NONE, TIS, f"{TIS}, halving", BF16)), "lr Fig. 12", ("L6",)),
+    "lr_fig11": FigureSpec(LENGTH_CORRECTIONS, "Length-triggered schedule with token MIS",
+        Curves((VALIDATION, LPD, RATE), CORRECTED[:3]), "lr Fig. 11", ("L6",)),
+    "lr_fig12": FigureSpec(LENGTH_CORRECTIONS, "Length-triggered schedule with token TIS",
+        Curves((VALIDATION, LPD, RATE), CORRECTED[2:]), "lr Fig. 12", ("L6",)),
+    "lr_halving_mis": FigureSpec(LR,
+        "Learning rate halved at intervals, without correction and with token MIS",
+        Curves(HALVED, HALVINGS), claims=("L6",)),
+    "lr_halving_tis": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
+        Curves(HALVED, (NONE, TIS, f"{TIS}, halving", BF16)), claims=("L6",)),
     "lr_fig13": FigureSpec(LR,
         "FP16 in both engines, with and without halving, against BF16 and no correction",
         Curves((REWARD, LPD, NORM), extra=(NONE,)), "lr Fig. 13", ("L7",)),

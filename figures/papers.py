@@ -1,6 +1,5 @@
 """Differences between our figures and those of the papers, with reasons."""
 
-NO_HALF_RATE = "the rate is halved at intervals, not by Algorithm 1"
 COARSER = "fewer mantissa bits than E4M3"
 
 DIFFERS = {
@@ -8,7 +7,6 @@ DIFFERS = {
     "hacking Fig. 6": "RMS log rho in addition; J is recorded in the two GSPO arms alone",
     "hacking Fig. 8": "RMS log rho of the forks: at the end alone, under the engines of the base arm",
     "lr Fig. 5": "25% of the prompts is in `lr_rloo_rates`",
-    **dict.fromkeys(("lr Fig. 11", "lr Fig. 12"), NO_HALF_RATE),
     "acrl Tab. 5": "MoE alone; dense policies are in `acrl_tab1`",
     "acrl Tab. 6": "held-out prompts of the training task; float32 instead of BF16 inference",
     "acrl Fig. 6": f"{COARSER}; the claim (A12) is decided on the runs of `acrl_nearest`",

@@ -1,5 +1,6 @@
 """Arms on recurrences, with up to 128 tokens per response; longer responses get more reward."""
 
+from experiments.arms.chains import MIS, TIS
 from experiments.arms.changes import TRUNCATED, objective, schedule
 from experiments.policies import RECURRENCE_POLICIES
 from experiments.regimes import CONTROL
@@ -16,6 +17,13 @@ LENGTHS = {
     "BF16": {"engines": CONTROL},
     **{name: schedule("length-triggered", rise=SURGE, delay=delay) for name, delay in PERIODS.items()},
 }
+TRIGGERED = schedule("length-triggered", rise=SURGE, delay=PERIODS["triggered"])
+CORRECTED = {
+    f"{name}{end}": {**objective(loss, correction_clip=2.0), **change}
+    for name, loss in ((MIS, "grpo+mis"), (TIS, "grpo+tis"))
+    for end, change in (("", {}), (", triggered", TRIGGERED))
+}
+"""Corrections of *lr*, with and without the schedule."""
 RECURRENCE: dict[str, Json] = {
     "task": {"name": "recurrence", "difficulty": 128},
     "prompts_per_step": 4,
@@ -25,7 +33,7 @@ RECURRENCE: dict[str, Json] = {
 }
 LENGTH_ARMS = {
     f"length: {name}": Arm({**RECURRENCE, **changes}, RECURRENCE_POLICIES, label=name)
-    for name, changes in LENGTHS.items()
+    for name, changes in (LENGTHS | CORRECTED).items()
 }
 LENGTH_ARMS |= {
     f"length, wide: {name}": Arm(

@@ -8,7 +8,7 @@ Identities are in `theory`.
 from math import log
 
 from experiments.arms import chains, on_policy
-from experiments.arms.length import LENGTHS, PERIODS
+from experiments.arms.length import CORRECTED, LENGTHS, PERIODS
 from experiments.arms.names import chain_arm, constant_arm, halving_arm, rloo_arm
 from experiments.papers.shared import (
     FACTOR,
@@ -29,6 +29,7 @@ from experiments.papers.shared import (
 )
 from experiments.regimes import (
     CHAINS,
+    CORRECTED_RECURRENCE,
     FP16_CHAINS,
     RECURRENCE,
     RLOO_CHAINS,
@@ -64,12 +65,16 @@ FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE = (f"length: {name}" for name in LE
 WIDE, WIDE_BF16, WIDE_TRIGGERED, WIDE_LATE = (
     f"length, wide: {name}" for name in ("no schedule", "BF16", *PERIODS)
 )
+# Arms of length_corrections, with LENGTH_BF16.
+FREE_MIS, MIS_TRIGGERED, FREE_TIS, TIS_TRIGGERED = (f"length: {name}" for name in CORRECTED)
+
 # Estimands.
 LPD_WITH_NORM = m.rank_correlation("abs_seq_log_ratio", "grad_norm", "abs_seq_log_ratio and gradient norm")
 LPD_WITH_REWARD = m.rank_correlation("abs_seq_log_ratio", "reward", "abs_seq_log_ratio and reward")
 LPD = m.late_log("abs_seq_log_ratio", "abs_seq_log_ratio")
 SHARPNESS = m.detrended_correlation("hessian_top", "rms_log_rho", "top Hessian eigenvalue and RMS log rho")
 LONGER = m.largest_growth("response_length", "the response length")
+TERMS, FOUR_TERMS = 4 / 128, "four right terms of 128"
 DOUBLES = "a surge: the length doubles; in the paper it triples"
 
 
@@ -78,10 +83,10 @@ def surges(arm: str) -> Criterion:
     return manipulation(LONGER, mean_of(arm), "positive", log(2), because=DOUBLES)
 
 
-def loses_terms(untreated: str, control: str) -> Criterion:
+def loses_terms(untreated: str, control: str, reward: m.Estimand = m.REWARD) -> Criterion:
     """Return the premise that the untreated arm loses reward, where a right term is worth 1/128."""
-    because = "four right terms of 128; BF16 reached 15 in trial runs"
-    return manipulation(m.REWARD, minus(untreated, control), "negative", 4 / 128, because=because)
+    because = f"{FOUR_TERMS}; BF16 reached 15 in trial runs"
+    return manipulation(reward, minus(untreated, control), "negative", TERMS, because=because)
 
 
 KEEPS_ENTROPY = "a factor of 1.5 in entropy"
@@ -181,7 +186,16 @@ CLAIMS = (
             recovers_more(halving_arm(RLOO_MIS), constant_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16),
             recovers(halving_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16, reward=m.HELD_OUT_REWARD),
             loses(RLOO_MIS, RLOO_BF16),
-            regime=RLOO_CHAINS)),
+            regime=RLOO_CHAINS),
+        trial("length_corrections",
+            recovers(MIS_TRIGGERED, FREE_MIS, LENGTH_BF16, role="primary", reward=m.HELD_OUT_REWARD),
+            secondary(m.HELD_OUT_REWARD, minus(TIS_TRIGGERED, FREE_TIS), "positive", TERMS,
+                because=FOUR_TERMS),
+            secondary(LPD, minus(TIS_TRIGGERED, FREE_TIS), "negative", FACTOR, because=GROWS),
+            surges(FREE_MIS),
+            loses_terms(FREE_MIS, LENGTH_BF16, m.HELD_OUT_REWARD),
+            regime=CORRECTED_RECURRENCE,
+            note="The schedule of the paper: halving with a period of 1.8 times the step of the surge.")),
     dynamics("L7", "FP16 in both engines collapses as well, and the schedule stabilizes it", "Fig. 13",
         trial("lr_dynamics",
             collapses(FP16, BF16, role="primary"),
@@ -276,6 +290,13 @@ LENGTH_DYNAMICS = training_experiment(
     CLAIMS,
     minutes=110.0,
     baseline=FREE,
+)
+LENGTH_CORRECTIONS = training_experiment(
+    "length_corrections",
+    "If longer responses get more reward, does the triggered schedule help runs with token MIS or TIS?",
+    CLAIMS,
+    minutes=60.0,
+    baseline=FREE_MIS,
 )
 LENGTH_WIDE_DYNAMICS = training_experiment(
     "length_wide_dynamics",
