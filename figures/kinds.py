@@ -23,7 +23,6 @@ GAP = 0.055  # distance of the intervals at the right of a panel, in lengths of 
 REACH = 0.1  # of a forest beyond the initial policies and 0, in lengths of their range
 DOT: dict[str, Any] = {"ms": 2.8, "mew": 0.2, "mec": "white", "zorder": 4, "clip_on": False, "ls": "none"}
 """Mark of an initial policy, smaller than a bar is wide; the white edge keeps it apart from others."""
-THIN = {"lw": 0.8, "alpha": 0.8}  # a bar that the axis cuts
 CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorder": 5}
 CUTS = {"x": "<>", "y": "v^"}
 """Triangles at the ends of an interval that goes on beyond the axis."""
@@ -370,13 +369,13 @@ def draw_ends(
     along: str = "y",
     limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> bool:
-    """Draw an interval (low, estimate, high); return whether it goes on beyond `limits`, then it is thin.
+    """Draw an interval (low, estimate, high); return whether it goes on beyond `limits`.
 
     The other arguments are those of `draw_interval`.
     """
     low, estimate, high = interval
     cuts = low < limits[0], high > limits[1]
-    marks: Any = [(np.clip([low, high], *limits), {**bar, **THIN} if any(cuts) else bar)]
+    marks: Any = [(np.clip([low, high], *limits), bar)]
     marks += [([estimate], {"ls": "none", **tick})] if tick else []
     for is_cut, limit, marker in zip(cuts, limits, CUTS[along], strict=True):
         marks += [([limit], {"color": bar["color"], "marker": marker, **CUT})] if is_cut else []

@@ -14,7 +14,7 @@ from figures.arms import ArmRoles, arm_styles, find_roles
 from figures.catalog import FIGURES, HACKING
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
-from figures.kinds import BEYOND, THIN, Bars, Curves, Forest, Panel, describe_lines, draw_panel
+from figures.kinds import BEYOND, Bars, Curves, Forest, Panel, describe_lines, draw_panel
 from figures.series import curves, measure, smooth, subtract
 from figures.style import COLORS, DASHES, PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
@@ -84,7 +84,8 @@ def test_panel_shows_all_policies_and_cuts_long_intervals():
     assert marks["v"].get_ydata() == pytest.approx([low])
     assert marks["^"].get_ydata() == pytest.approx([high])
     assert sorted(marks["o"].get_ydata()) == [1, 2, 4]
-    assert any(line.get_linewidth() == THIN["lw"] and len(line.get_ydata()) == 2 for line in axis.lines)
+    (bar,) = [line for line in axis.lines if line.get_linewidth() == 3.4]  # as heavy as a complete one
+    assert bar.get_ydata() == pytest.approx([low, high])
 
 
 @pytest.mark.parametrize(("values", "is_cut"), [((1.0, 2.0, 4.0), True), ((0.0, 0.0, 9.0, 9.1), False)])
