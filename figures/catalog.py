@@ -46,7 +46,14 @@ SHARING = tuple(
 ASYM = Panel("asym_before_clip", "Asym before the clip", table="diagnostics")
 ENERGY = Panel("energy_frequent", "Energy, frequent tokens", table="diagnostics")
 DYNAMICS = (REWARD, ENTROPY, MISMATCH)
-VALIDATION = Panel("held_out_train", "held-out reward", limits=(0, None), table="diagnostics")
+VALIDATION = Panel(
+    "held_out_train",
+    "held-out reward",
+    limits=(0, None),
+    table="diagnostics",
+    averaged_with="held_out_infer",
+)
+LEARNED = replace(VALIDATION, label="held-out reward\n(training engine)", averaged_with="")
 KL_TO_BASE = Panel("kl_to_base", "KL to the initial policy (nats)", log=True, table="diagnostics")
 EXTENDED = (VALIDATION, MISMATCH, ENTROPY, CLIP_RATIO, KL_TO_BASE, NORM)
 VALIDATED_LPD = (REWARD, VALIDATION, LPD)
@@ -93,7 +100,7 @@ E4M3_MIS, E4M3_BF16, E4M3_MOE_BF16 = (
     "chain, MoE at 0.0004: E4M3, BF16 control",
 )
 AGREEING = (NEW_NONE, *arms(NEW, "bypass mode", "identical engines"), NEW_BF16)
-NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), VALIDATION), "truncation, no correction"
+NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), LEARNED), "truncation, no correction"
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
     for name in ("no correction", "ACRL 0.35", "BF16 control")

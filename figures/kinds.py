@@ -53,7 +53,10 @@ class Leveled(Custom):
 
 @dataclass(frozen=True)
 class Panel:
-    """One metric over steps: a column of `table` and its label; logarithmic if `log` and wide."""
+    """One metric over steps: a column of `table` and its label; logarithmic if `log` and wide.
+
+    With `averaged_with`, a second column, it is the mean of both.
+    """
 
     metric: str
     label: str
@@ -61,6 +64,12 @@ class Panel:
     limits: tuple[float, float | None] | None = None
     reference: float | None = None
     table: str = "chunks"
+    averaged_with: str = ""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns whose mean is drawn."""
+        return (self.metric, self.averaged_with) if self.averaged_with else (self.metric,)
 
     def minus(self, reference: str) -> "Panel":
         """Return the panel of differences from an arm with the label `reference`."""
@@ -110,7 +119,7 @@ class Curves:
         columns = -(-len(self.panels) // self.rows)
         figure, grid = new_figure(self.height, nrows=self.rows, ncols=columns, squeeze=False)
         axes = list(grid.flat)
-        by_panel = [curves(results, arms, panel.metric, panel.table) for panel in self.panels]
+        by_panel = [curves(results, arms, panel.metrics, panel.table) for panel in self.panels]
         labels = read_labels(results) | dict(self.labels)
         panels = self.panels
         if self.minus:
@@ -125,7 +134,7 @@ class Curves:
         words = describe_lines(num, level) + f"; {BEYOND}" * any(is_cut)
         legend_above(figure, axes, words + ". Log axes: geometric means" * is_log)
         if self.mark_best:
-            rewards = curves(results, arms, "reward")
+            rewards = curves(results, arms, ["reward"])
             for axis in axes:
                 _mark_best(axis, rewards, self.mark_best)
         return figure
@@ -410,14 +419,13 @@ def draw_forest(
     text: Any = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 7}
     axis.annotate("mean (n)", (1.02, 0.8), color=MUTED, **text)
     values: Any = ends
-    differences = {
-        -row: (values[arm] - values[other]).dropna()
-        for row, (arm, other) in enumerate(known.items())
-        if arm != other
-    }
-    for row, arm in enumerate(known):
-        num = len((values[arm] - values[known[arm]]).dropna())
-        axis.annotate(f"{values[arm].mean():.3g} ({num})", (1.02, -row), **text)
+    differences = {}
+    for row, (arm, other) in enumerate(known.items()):
+        difference = (values[arm] - values[other]).dropna()
+        own = values[arm].loc[difference.index]
+        axis.annotate(f"{own.mean():.3g} ({len(own)})", (1.02, -row), **text)
+        if arm != other:
+            differences[-row] = difference
     for height, own in differences.items():
         axis.plot(own, [height] * len(own), "o", color=COLORS[0], **DOT)
     axis.axvline(0, color=MUTED, lw=0.8)

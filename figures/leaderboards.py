@@ -46,9 +46,9 @@ def _draw_shares(axis: Any, board: Leaderboard, order: list[str], level: float) 
     )
     is_cut = False
     for row in board.recovered:
-        low, high = row.sample.interval(1 - level)
-        ends = (low, row.share, high)
+        ends = (row.ci_low, row.share, row.ci_high)
         is_cut |= draw_ends(axis, order.index(row.arm), ends, bar, tick, along="x", limits=SHOWN)
+    level = max((row.level for row in board.recovered), default=level)  # that of the text about them
     words = f"fraction of the loss recovered\n(gray: margin)\nbars: {name_level(level)}"
     axis.set(xlabel=words + f"\n{BEYOND}" * is_cut, xlim=SHOWN)
     axis.set_title("Fraction recovered")

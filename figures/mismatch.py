@@ -238,13 +238,13 @@ def draw_survival(results: Results, level: float) -> Figure:
         styles = arm_styles(list(control_of), read_labels(results) | BIT_LABELS)
         for number, (arm, control) in enumerate(control_of.items()):
             # Each arm from its own initial policies: others may have fewer.
-            rewards = curves(results, [control, arm], "held_out_train", "diagnostics")
+            rewards = curves(results, [control, arm], ["held_out_train"], "diagnostics")
             if {arm, control} <= set(rewards):
                 _draw_alive(axis, rewards[arm], rewards[control], styles[arm], number, level)
         axis.set(title=title, xlabel="training step", ylim=(0, 1.03), xticks=(0, 100, 200))
         if axis.lines:
             axis.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.26))
-    axes[0].set_ylabel("fraction of policies with half of\nthe control's held-out reward")
+    axes[0].set_ylabel("fraction of policies with half of\nthe control's held-out reward\n(training engine)")
     words = f"Gray: last quarter; bars: {name_level(level)}"
     figure.legend([], [], title=words, title_fontsize=6.5, loc="outside upper center")
     return figure

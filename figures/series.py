@@ -54,18 +54,19 @@ def measure(estimand: Estimand) -> Estimate:
 
 
 def curves(
-    results: Results, arms: Sequence[str], metric: str, table: str = "chunks"
+    results: Results, arms: Sequence[str], metrics: Sequence[str], table: str = "chunks"
 ) -> dict[str, pd.DataFrame]:
     """Return the curves [step, initial policy] of those of `arms` that the results hold.
 
-    An arm without the metric has no curve.
+    A curve is the mean of `metrics`. An arm without one of them has no curve.
     """
     rows: Any = join_runs(results, table, ("arm", "initial_policy")).reindex(
-        columns=["arm", "initial_policy", "step", metric]
+        columns=["arm", "initial_policy", "step", *metrics]
     )
+    rows = rows.dropna().assign(value=lambda found: found[list(metrics)].mean(axis=1))
     by_arm: dict[str, Any] = {}
-    for arm, own in rows.dropna().groupby("arm"):
-        by_arm[str(arm)] = own.pivot_table(index="step", columns="initial_policy", values=metric)
+    for arm, own in rows.groupby("arm"):
+        by_arm[str(arm)] = own.pivot_table(index="step", columns="initial_policy", values="value")
     by_arm = {arm: by_arm[arm] for arm in arms if arm in by_arm}
     shared = set.intersection(*(set(curve.columns) for curve in by_arm.values())) if by_arm else set()
     return {arm: curve[sorted(shared)] if shared else curve for arm, curve in by_arm.items()}

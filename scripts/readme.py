@@ -352,6 +352,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "claims": lambda: load_script("verdict_tables").claims(),
     "decision_rule": lambda: load_script("verdict_tables").decision_rule(),
     "correction_errors": correction_errors,
+    "powers": lambda: load_script("verdict_tables").powers(),
     "detectable": lambda: load_script("verdict_tables").detectable(),
     "e4m3_collapses": partial(e4m3_collapses, "e4m3_dynamics"),
     "e4m3_moe_collapses": partial(e4m3_collapses, "e4m3_moe_dynamics"),

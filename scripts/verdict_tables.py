@@ -1,6 +1,7 @@
 """The tables of docs/results.md: claims, replication on fresh initial policies, the decision rule itself."""
 
 from functools import cache
+from statistics import median
 from typing import Any
 
 from scipy.optimize import brentq
@@ -112,6 +113,14 @@ def detectable() -> str:
     )
 
 
+def powers() -> str:
+    """Return how much power the primary criteria about training have."""
+    found = [row.power for row in stored_rows() if row.claim.kind == "dynamics" and row.power is not None]
+    enough = sum(power >= ENOUGH_POWER for power in found)
+    half = f"half have less than {median(found):.0%}"
+    return f"{enough} of {len(found)} rows about training have this power, {half}"
+
+
 def _detectable_effect(policies: int, family: int) -> float:
     alpha = Looks(LOOKS).nominal(ALPHA / family, policies)
 
@@ -153,7 +162,7 @@ SURPRISES = (
     ),
     (
         "H4",
-        "Mean rho of rare tokens falls, more than survival bias explains",
+        "Mean rho of rare tokens falls during training",
         ("hacking_dynamics", "identical_engines", "e4m3_dynamics", "e4m3_moe_dynamics"),
     ),
     ("C10", "DFPO is faster than GSPO without its group transform", ("cancel_dynamics", "spelling_dynamics")),

@@ -52,8 +52,8 @@ class RatioOfMeans:
     skewness, and by sign flips, which must agree. The correction uses the skewness of the contrasts at the
     estimate for all bounds. The denominator must have a sign by the same tests, or there is no interval.
     The interval contains the bounds that one of the three accepts, so it is Fieller's interval, widened
-    where the others need it. Sign flips of n policies have no p-value below 2 / 2^n: at a smaller alpha they
-    accept a bound unless all contrasts have the claimed sign. No primary criterion is decided with so few.
+    where the others need it. Sign flips of n policies have no p-value below 2 / 2^n: at a smaller alpha the
+    interval is unbounded.
 
     Reference: Fieller 1954; Hall 1992.
     Deviation: Fieller's interval is united with those that invert the other tests.

@@ -35,9 +35,8 @@ def flip_p(values: ArrayLike) -> float:
 
 
 def flips_reject(values: ArrayLike, alpha: float) -> bool:
-    """Return whether `flip_p` is at most `alpha`, or as small as so many values allow."""
-    count, total = flip_count(values)
-    return count == 1 or 2 * count / total <= alpha
+    """Return whether `flip_p` is at most `alpha`; n values reach no `alpha` below 2 / 2^n."""
+    return flip_p(values) <= alpha
 
 
 def _subset_sums(values: np.ndarray) -> np.ndarray:

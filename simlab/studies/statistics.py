@@ -22,7 +22,8 @@ def paired_effect(a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, level: flo
     """Mean of a - b over runs paired by index, with the interval of the claims board over clusters.
 
     a, b: one number per run, of equal length; b may be a single number. clusters: one label per run for the
-    unit that is independent (the warm start); seeds of one warm start stay together.
+    unit that is independent (the warm start); seeds of one warm start stay together. The interval is
+    unbounded if the clusters are too few for the level: sign flips of n clusters reach 1 - 2 / 2^n.
 
     Raises `ValueError` for unequal lengths, numbers that are not finite, and fewer than two clusters.
     """

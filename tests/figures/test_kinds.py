@@ -57,20 +57,21 @@ def _made(rows, **columns) -> Any:
     return Tables({"runs": pd.DataFrame(runs), "chunks": measured, "diagnostics": measured})
 
 
-def _panel(panel, **values):
+def _panel(panel, level=0.99, **values):
     """Draw a panel of curves [step 0 to 90, policy] and return its axis."""
     _, (axis,) = new_figure()
     found = {
         arm: pd.DataFrame(dict(zip(STARTS, rows, strict=True)), index=STEPS) for arm, rows in values.items()
     }
-    draw_panel(axis, found, panel, arm_styles(list(values)), 0.99)
+    draw_panel(axis, found, panel, arm_styles(list(values)), level)
     return axis
 
 
 def test_panel_ends_show_the_interval_of_the_last_quarter():
     policies = [np.where(STEPS >= 70, late, 9.0) for late in (5.0, 5.02, 5.05)]
-    (bar,) = [line for line in _panel(Panel("m", "m"), one=policies).lines if line.get_linewidth() == 3.4]
-    expected = paired_effect([5.0, 5.02, 5.05], 0.0, STARTS, level=0.99)
+    lines = _panel(Panel("m", "m"), 0.7, one=policies).lines
+    (bar,) = [line for line in lines if line.get_linewidth() == 3.4]
+    expected = paired_effect([5.0, 5.02, 5.05], 0.0, STARTS, level=0.7)
     assert bar.get_ydata() == pytest.approx([expected.low, expected.high])
     assert bar.get_xdata()[0] > STEPS[-1]
 
@@ -103,6 +104,21 @@ def test_forest_axis_shows_the_policies_and_cuts_long_intervals():
     assert axis.get_xlim() == pytest.approx((-0.2, 2.2))
     assert axis.get_xlabel().endswith(BEYOND)
     assert {"<", ">"} <= {line.get_marker() for line in axis.lines}
+
+
+def test_forest_means_are_those_of_the_compared_policies():
+    rows = [("one", "a", 0, [1.0] * 4), ("one", "b", 0, [3.0] * 4), ("one", "c", 0, [50.0] * 4)]
+    rows += [("other", name, 0, [0.0] * 4) for name in "ab"]
+    kind = Forest({"one": "other"}, {"label": measure(late("reward", "reward"))}, 1.5)
+    (axis,) = kind.draw(_made(rows), 0.5).axes
+    assert "2 (2)" in {text.get_text() for text in axis.texts}
+
+
+def test_curve_of_two_metrics_is_their_mean():
+    results = _made([("one", "a", 0, [1.0] * 4)], held_out_train=0.4, held_out_infer=0.2)
+    found = curves(results, ["one"], ["held_out_train", "held_out_infer"], "diagnostics")
+    assert found["one"]["a"].to_numpy() == pytest.approx([0.3] * 4)
+    assert curves(results, ["one"], ["held_out_train", "absent"], "diagnostics") == {}
 
 
 def test_curves_minus_an_arm_pair_initial_policies():
@@ -142,7 +158,7 @@ def test_curves_keep_shared_policies_and_average_seeds():
     rows = [("one", "a", 0, [1.0] * 4), ("one", "a", 1, [3.0] * 4), ("one", "b", 0, [6.0] * 4)]
     results = _made([*rows, ("other", "b", 0, [7.0] * 4)])
     assert measure(late("reward", "reward"))(results)["one"].to_dict() == {"a": 2.0, "b": 6.0}
-    found = curves(results, ("one", "other", "absent"), "reward")
+    found = curves(results, ("one", "other", "absent"), ["reward"])
     assert {arm: list(curve.columns) for arm, curve in found.items()} == {"one": ["b"], "other": ["b"]}
 
 
@@ -254,12 +270,15 @@ def test_heading_names_task_noise_and_n_of_shown_arms():
     assert figure.texts[0].get_text().startswith("lr Fig. 4: Reward, held-out reward and sequence log ratio")
 
 
+SAMPLE = mean_of_policies(np.array([0.9, 0.9, 1.0, 1.0, 1.1, 1.1]))
+SAMPLE_CI = "95% CI {:.3g} to {:.3g}".format(*SAMPLE.interval(0.05))
+
+
 def _row(claim, experiment="lr_dynamics", *premises):
-    sample = mean_of_policies(np.array([0.9, 1.0, 1.1]))
     rule = primary(REWARD, minus("chain: a", "chain: b"), "positive", 0.2, because="a reason")
     trial = Trial(experiment, (rule, *premises))
     tested = Claim(claim, "lr", "", "", "dynamics", (trial,)).trials[0]
-    (evidence,) = decide_family([Measured(tested, (sample,) * len(trial.criteria))])
+    (evidence,) = decide_family([Measured(tested, (SAMPLE,) * len(trial.criteria))])
     stated = Claim(claim, "lr", "A statement", "", "dynamics", (trial,))
     return Row(stated, trial, evidence.verdict, evidence, experiment=experiment)
 
@@ -270,12 +289,12 @@ def test_heading_states_the_verdict_of_the_shipped_result_only(monkeypatch, tmp_
     shipped = Results(committed_results("lr_dynamics"))
     found = find_rows(shipped, "lr_dynamics", ("L7", "L8", "L6"))
     assert [row.id for row in found] == ["L7", "L6"]
-    assert state_finding(found[1]) == "Reproduced: A statement (L6, n = 3)"
+    assert state_finding(found[1]) == "Reproduced: A statement (L6, n = 6)"
     assert find_level(found) == pytest.approx(0.95)
     assert find_level([]) == 0.95
     first, second = state_estimates(found, {})
     assert first == (
-        "L7: reward, last quarter: chain: a minus chain: b = 1 (95% CI 0.752 to 1.25, n = 3), margin 0.2"
+        f"L7: reward, last quarter: chain: a minus chain: b = 1 ({SAMPLE_CI}, n = 6), margin 0.2"
     )
     assert second.startswith("L6 reproduced: ")
     (tmp_path / MANIFEST_NAME).touch()
@@ -288,11 +307,11 @@ def test_heading_names_a_premise_that_is_not_supported():
         for direction in ("negative", "positive")
     )
     row = _row("L6", "lr_dynamics", *premises)
-    assert state_finding(row) == "Inconclusive: A statement (L6, n = 3)"
+    assert state_finding(row) == "Inconclusive: A statement (L6, n = 6)"
     _, line = state_estimates([row], {})
     assert line == (
-        "L6, premise inconclusive: reward, last quarter: chain: a minus chain: c = 1 (95% CI 0.752 to 1.25, "
-        "n = 3), margin 1"
+        f"L6, premise inconclusive: reward, last quarter: chain: a minus chain: c = 1 ({SAMPLE_CI}, "
+        "n = 6), margin 1"
     )
 
 

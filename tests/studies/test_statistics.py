@@ -38,13 +38,14 @@ def test_seeds_of_one_warm_start_do_not_count_twice():
 
 
 def test_paired_effect_of_known_numbers():
-    # Cluster means 1, 2, 3: mean 2, standard error 1 / sqrt(3), Student's t with two degrees of freedom.
+    # Cluster means 1, 2, 3: three signs reject only what lies outside of them, beyond Student's 1.07 to 2.93.
     found = paired_effect([3.0, 4.0, 6.0, 6.0], [2.0, 3.0, 4.0, 3.0], ["a", "a", "b", "c"])
     assert found.effect == pytest.approx(1.75)
-    found = paired_effect([3.0, 4.0, 6.0], [2.0, 2.0, 3.0], ["a", "b", "c"])
-    reach = stats.t.ppf(0.975, 2) / np.sqrt(3)
-    assert (found.effect, found.low, found.high) == pytest.approx((2, 2 - reach, 2 + reach))
+    changes = [3.0, 4.0, 6.0], [2.0, 2.0, 3.0], ["a", "b", "c"]
+    found = paired_effect(*changes, level=0.75)
+    assert (found.effect, found.low, found.high) == pytest.approx((2, 1, 3), abs=1e-4)
     assert found.num_clusters == 3
+    assert paired_effect(*changes).high == np.inf, "three signs reach no level above 75%"
 
 
 @pytest.mark.parametrize(
