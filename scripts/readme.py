@@ -229,23 +229,46 @@ def engine_speed() -> str:
     if "engines" not in stored.manifest["tables"]:
         return "\nnot run\n"
     lines = [
-        "| inference engine | runs | step, ms (CPU) | times float32 | run-steps/s "
-        "| compilation: cold, s (CPU) | warm, s (CPU) |",
+        "| inference engine | step of 8 runs, ms (CPU) | times float32 | of 1 run, ms (CPU) | times float32 "
+        "| compilation (8 runs): cold, s (CPU) | warm, s (CPU) |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    rows: Any = stored.table("engines")
-    for row in rows.itertuples():
+    table: Any = stored.table("engines")
+    batches, lone = (table[table["runs_per_batch"] == runs].set_index("engine") for runs in (8, 1))
+    for engine, batch in batches.iterrows():
+        alone = lone.loc[engine] if engine in lone.index else None
         cells = (
-            f"`{row.engine}`",
-            row.runs_per_batch,
-            f"{row.ms:.0f} ({row.cpu_ms:.0f})",
-            f"{row.ratio:.2f}",
-            f"{row.run_steps_per_s:.1f}",
-            f"{row.cold_seconds:.1f} ({row.cold_cpu_seconds:.1f})",
-            f"{row.warm_seconds:.1f} ({row.warm_cpu_seconds:.1f})",
+            f"`{engine}`",
+            *(
+                "- | -" if row is None else f"{row.ms:.0f} ({row.cpu_ms:.0f}) | {row.ratio:.2f}"
+                for row in (batch, alone)
+            ),
+            f"{batch.cold_seconds:.1f} ({batch.cold_cpu_seconds:.1f})",
+            f"{batch.warm_seconds:.1f} ({batch.warm_cpu_seconds:.1f})",
         )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def machine_speed() -> str:
+    """Return the run-steps per second of all cores, of simlab and of PyTorch, from `bench_step`."""
+    stored = load_stored("bench_step")
+    if "machine" not in stored.manifest["tables"]:
+        return "not run"
+    table: Any = stored.table("machine")
+    rates = table.groupby("implementation", sort=False)["run_steps_per_s"].agg(["first", "last"])
+    return "; ".join(
+        f"{name} each: {row['first']:.0f} and {row['last']:.0f}" for name, row in rates.iterrows()
+    )
+
+
+def throughput() -> str:
+    """Return the run-steps per second of two processes before and now, from `bench_speedup`."""
+    if not is_stored("bench_speedup"):
+        return "not run"
+    speed: Any = load_stored("bench_speedup").table("speed").dropna(subset="run_steps_per_s")
+    rates = speed.pivot(index="engines", columns="version", values="run_steps_per_s")
+    return ", ".join(f"{row.now:.0f} under `{pair}` ({row.before:.0f})" for pair, row in rates.iterrows())
 
 
 def speedup() -> str:
@@ -381,7 +404,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "num_formats": lambda: str(len(FORMATS)),
     "num_objectives": lambda: str(len(OBJECTIVES)),
     "num_tasks": lambda: str(len(TASKS)),
+    "machine_speed": machine_speed,
     "speedup": speedup,
+    "throughput": throughput,
     "step_speed": step_speed,
     "surprises": lambda: load_script("verdict_tables").surprises(),
     "vocabulary_cost": vocabulary_cost,

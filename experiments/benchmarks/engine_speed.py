@@ -1,4 +1,4 @@
-"""Measure a step under engines of each kind: one run and a batch, cold and warm, wall and CPU seconds.
+"""Measure a step under every engine: one run and a batch, cold and warm, wall and CPU seconds.
 
 The calls are those of a sweep: `sample` and `learn` of a batch whose engines are constants. Training is in
 float32, so all engines share `learn`.
@@ -15,10 +15,11 @@ import jax
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments.benchmarks.timing import read_clocks, time_call, train_call
+from experiments.benchmarks.timing import Call, read_clocks, time_call, train_call
 from experiments.regimes import BASE
 from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
+from simlab.engines import ENGINES
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch, forget_compiled
 from simlab.sweeps.compile_cache import compile_cache_folder
@@ -27,14 +28,6 @@ from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.recipe import Recipe, TrainState
 
 BATCH = 8
-TIMED = (
-    "f32", "bf16", "fp8-e4m3", "fp8-s2-truncated-all", "vllm-bf16", "bf16-fp8kv", "int8-w8a8", "int4-g128",
-    "fp8-block128", "mxfp8", "nvfp4", "h100-bf16",
-)  # fmt: skip
-"""Engines that are timed in a batch: one of each kind of sites, scaling and sum. Others of the catalog differ
-in format, group size or ranks; all 64 would take half an hour of compilation."""
-ALONE = TIMED[:5]
-"""Engines that are timed for one run too."""
 STEPS, ROUNDS = 4, 3
 SMALL = {
     "model": {"name": "tiny-dense", "hidden_size": 32, "num_hidden_layers": 1},
@@ -77,36 +70,43 @@ def temporary_cache() -> Iterator[None]:
             compilation_cache.reset_cache()
 
 
-def measure_engine(engine: str, runs_per_batch: int, smoke: bool) -> dict[str, Json]:
-    """Return the least seconds of one step of a batch over some rounds, and the time of the compilation.
+def compile_engine(engine: str, runs_per_batch: int, smoke: bool) -> tuple[dict[str, Json], Call]:
+    """Return the seconds of compiling a batch, and a call that computes its next steps.
 
     `cold` is a new engine: `sample` is compiled; `learn` is compiled only for the first engine of a size.
     `warm` reads both from the cache folder, as a second process does.
     """
     recipe, state = build_batch(engine, runs_per_batch, smoke)
     compile_once = partial(compile_batch, recipe, state)
+    forget_compiled()
     cold = time_call(compile_once, read_clocks)
     forget_compiled()
     warm = time_call(compile_once, read_clocks)
     advance = partial(compile_once().advance, STEPS)
-    call = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
-    rounds = [time_call(call, read_clocks) / STEPS for _ in range(1 if smoke else ROUNDS)]
-    wall, cpu = np.min(rounds, axis=0)
-    row = {"engine": engine, "runs_per_batch": runs_per_batch, "ms": 1e3 * wall, "cpu_ms": 1e3 * cpu}
-    return row | {
-        "run_steps_per_s": runs_per_batch / wall,
-        "cold_seconds": cold[0],
-        "cold_cpu_seconds": cold[1],
-        "warm_seconds": warm[0],
-        "warm_cpu_seconds": warm[1],
-    }
+    row = {"engine": engine, "runs_per_batch": runs_per_batch}
+    row |= {"cold_seconds": cold[0], "cold_cpu_seconds": cold[1]}
+    row |= {"warm_seconds": warm[0], "warm_cpu_seconds": warm[1]}
+    return row, train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
+
+
+def time_step(call: Call, plain: Call, runs_per_batch: int, rounds: int) -> dict[str, Json]:
+    """Return the least seconds of one step, absolute and relative to the float32 step `plain`.
+
+    Both are timed in the same rounds, so that a slow minute of the machine slows both.
+    """
+    calls = call, plain
+    seconds = np.array([[time_call(each, read_clocks) / STEPS for each in calls] for _ in range(rounds)])
+    (wall, cpu), (plain_wall, _) = seconds.min(axis=0)
+    ratio, speed = wall / plain_wall, runs_per_batch / wall
+    return {"ms": 1e3 * wall, "cpu_ms": 1e3 * cpu, "ratio": ratio, "run_steps_per_s": speed}
 
 
 def measure_engines(run: ExperimentContext) -> list[dict[str, Json]]:
-    """Return rows of `TIMED` in a batch and of `ALONE` for one run; `ratio` is relative to float32."""
-    engines, alone, batch = (TIMED[:2], TIMED[:1], 2) if run.smoke else (TIMED, ALONE, BATCH)
-    cases = [(engine, batch) for engine in engines] + [(engine, 1) for engine in alone]
+    """Return a row for each engine of the catalog in a batch, and for a single run; the first is float32."""
+    engines, sizes, rounds = (("f32", "bf16"), (2, 1), 1) if run.smoke else (ENGINES, (BATCH, 1), ROUNDS)
+    rows, plain = [], {}
     with temporary_cache():
-        rows = [measure_engine(engine, size, run.smoke) for engine, size in run.track(cases, "engines")]
-    plain = {row["runs_per_batch"]: row["ms"] for row in rows if row["engine"] == "f32"}
-    return [row | {"ratio": row["ms"] / plain[row["runs_per_batch"]]} for row in rows]
+        for engine, size in run.track([(engine, size) for size in sizes for engine in engines], "engines"):
+            row, call = compile_engine(engine, size, run.smoke)
+            rows.append(row | time_step(call, plain.setdefault(size, call), size, rounds))
+    return rows
