@@ -8,10 +8,12 @@ from functools import reduce
 import numpy as np
 
 from simlab.core.json_value import Json
+from simlab.engines import EnginePair
 from simlab.formats import ROUNDINGS
 from simlab.objectives.objective import override_defaults
 from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.config import columns
+from simlab.sweeps.config import columns, plain_value
+from simlab.sweeps.plain_values import name_record
 from simlab.training.recipe import Recipe
 
 KINDS = {
@@ -58,7 +60,8 @@ class Arm:
     def recorded(self) -> dict[str, Json]:
         """Fields that decide the numbers of its runs, as the manifest records them."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "label"}
-        return json.loads(json.dumps(values))
+        values["changes"] = {name: plain_value(name, value) for name, value in self.changes.items()}
+        return json.loads(json.dumps(values, default=name_record))
 
     def differs_from(self, recorded: Mapping[str, Json]) -> bool:
         """Return whether a manifest records other runs; earlier ones record fewer fields."""
@@ -87,14 +90,20 @@ class Arm:
         scale of injected noise, or the fewest mantissa bits of its activations and weights.
         """
         flat = self.config(base)
-        train, infer = flat["engines"].split("/")
         recipe = recipe_of(run_config(base, self.changes))
+        train, infer = _engine_names(flat["engines"], recipe.engines)
         kind, level = _describe_noise(recipe)
         names = ("task", "model", "objective", "schedule", "optimizer.learning_rate", "minibatches")
         chosen = {name.rpartition(".")[2]: flat[name] for name in (*names, "old_log_probs")}
         numbers = {"hidden_size": int(recipe.model.hidden_size), "noise_level": level}
         sides = {"train_engine": train, "infer_engine": infer, "noise_kind": kind}
         return {"label": self.label, **chosen, **sides, **numbers}
+
+
+def _engine_names(name: str, pair: EnginePair) -> list[str]:
+    """Return the names of both engines; the name of a pair in a module does not have them."""
+    names = name.split("/")
+    return names if len(names) == 2 else [name_record(each)["name"] for each in (pair.train, pair.infer)]
 
 
 def _describe_noise(recipe: Recipe) -> tuple[str, float]:
