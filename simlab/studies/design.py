@@ -3,14 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce
-
-import numpy as np
 
 from simlab.core.json_value import Json
 from simlab.engines import EnginePair
 from simlab.formats import ROUNDINGS
-from simlab.objectives.objective import override_defaults
+from simlab.studies.differences import compare
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.config import columns, plain_value
 from simlab.sweeps.plain_values import name_record
@@ -22,6 +19,8 @@ KINDS = {
     "stochastic": "stochastic rounding",
 }
 """Kinds of noise by the rounding that makes it."""
+NAMED = ("engines", "objective", "task", "model", "schedule")
+"""Fields of a config that have a name."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,17 @@ class Arm:
     def config(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the resolved config of a run, flat, without initial policy and seed."""
         flat = columns(run_config(base, {**self.changes, "steps": self.steps}))
+        flat |= self._derived()
+        return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
+
+    def describe_recipe(self, base: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the parts of the config that the fields of the recipe do not hold: names and references."""
+        config = self.config(base)
+        return {name: config[name] for name in ("steps", *NAMED)} | self._derived()
+
+    def _derived(self) -> dict[str, Json]:
+        """Return the fields whose values follow from other arms or from no catalog."""
+        flat: dict[str, Json] = {}
         if self.x_factor is not None:
             flat["objective.acrl_reference"] = f"{self.x_factor:g} x first discrepancy of {self.x_from}"
         if self.own_objective:
@@ -81,7 +91,7 @@ class Arm:
             multiple = "" if self.noise_factor == 1 else f"{self.noise_factor:g} x "
             followed = f"{multiple}the RMS log rho of {self.noise_follows}"
             flat["sampling.noise.scale"] = f"that of {followed}, step by step"
-        return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
+        return flat
 
     def attributes(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the columns of the table `runs` that select this arm.
@@ -138,27 +148,14 @@ class Design:
     def differences(self, name: str) -> dict[str, tuple[Json, Json]]:
         """Return (baseline, arm) of every field of the resolved config in which the two differ."""
         arms = [self.arms[each] for each in (self.baseline, name)]
-        configs = [arm.config(self.base) for arm in arms]
-        recipes = [recipe_of(run_config(self.base, arm.changes)) for arm in arms]
-        fields = dict.fromkeys(field for config in configs for field in config)
-        fields |= {
-            f"objective.{name}": None for each in recipes for name in override_defaults(each.objective)
+        base, ours = (recipe_of(run_config(self.base, arm.changes)) for arm in arms)
+        texts = [arm.describe_recipe(self.base) for arm in arms]
+        named = {field: (texts[0].get(field), texts[1].get(field)) for field in {**texts[0], **texts[1]}}
+        resolved = {
+            path: (first, second)
+            for each in fields(Recipe)
+            for path, first, second in compare(getattr(base, each.name), getattr(ours, each.name), each.name)
         }
-        pairs = {
-            field: tuple(
-                config[field] if field in config else _resolve(recipe, field)
-                for config, recipe in zip(configs, recipes, strict=True)
-            )
-            for field in fields
-        }
-        return {field: (base, ours) for field, (base, ours) in pairs.items() if base != ours}
-
-
-def _resolve(recipe: Recipe, field: str) -> Json:
-    """Return the value of a field that a config leaves out; None if the recipe has no such field."""
-    record, _, rest = field.partition(".")
-    if record == "objective":
-        value = override_defaults(recipe.objective).get(rest)
-    else:
-        value = reduce(lambda part, name: getattr(part, name, None), field.split("."), recipe)
-    return value.item() if isinstance(value, np.generic) else value
+        # Names come first, and hold against values that follow from another arm.
+        pairs = named | resolved | named
+        return {field: (first, second) for field, (first, second) in pairs.items() if first != second}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simlab.engines import ENGINES, EnginePair
-from simlab.studies.design import Arm
+from simlab.studies.design import Arm, Design
 from simlab.tasks import TASKS
 
 BASE = {"task": "add", "model": "tiny-dense"}
@@ -44,3 +44,44 @@ def test_arm_of_records_is_recorded_by_name():
     }
     assert changes["objective"] == "grpo"
     assert not arm.differs_from(arm.recorded)
+
+
+def differences(**changes):
+    return Design(BASE, {"none": Arm(), "arm": Arm(changes)}, "none").differences("arm")
+
+
+def test_differences_list_fields_without_reprs():
+    changes = differences(objective="ppo", critic={"lam": 0.9}, sampling={"noise": {"scale": 0.5}})
+    assert changes["objective"] == ("grpo", "ppo")
+    assert changes["critic.lam"] == (None, 0.9)
+    assert changes["critic.optimizer.beta1"] == (None, 0.9)
+    assert changes["sampling.noise.kind"] == (None, "fresh")
+    assert not {"critic", "critic.optimizer", "sampling.noise"} & set(changes)
+    assert "(" not in json.dumps(changes)
+
+
+def test_differences_compare_resolved_sites():
+    truncated = {"name": "f32/bf16", "infer": {"projection": {"weights": {"rounding": "toward_zero"}}}}
+    base = {**BASE, "engines": truncated}
+    arms = {
+        "truncated": Arm(),
+        "nearest": Arm({"engines": "f32/bf16"}),
+        "both": Arm({"engines": "bf16/bf16"}),
+    }
+    design = Design(base, arms, "truncated")
+    rounding = ("toward_zero", "nearest_even")
+    path = "engines.infer.projection.weights.rounding"
+    assert design.differences("nearest") == {path: rounding}
+    both = design.differences("both")
+    assert both["engines"] == ("f32/bf16", "bf16/bf16")
+    assert both["engines.train.lm_head.output.format"] == ("fp32", "bf16")
+    assert both[path] == rounding
+
+
+def test_differences_of_derived_fields_name_the_other_arm():
+    own = {"objective": "grpo+acrl"}
+    arms = {"none": Arm(), "arm": Arm(own, x_factor=2.0, x_from="none", forked_from="none")}
+    changes = Design(BASE, arms, "none").differences("arm")
+    assert changes["objective.acrl_reference"] == (None, "2 x first discrepancy of none")
+    assert changes["forked_from"] == (None, "none")
+    assert changes["objective.acrl_gamma"][0] is None
