@@ -70,15 +70,15 @@ class Arm:
     def config(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the resolved config of a run, flat, without initial policy and seed."""
         flat = columns(run_config(base, {**self.changes, "steps": self.steps}))
-        flat |= self._derived()
+        flat |= self._references()
         return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
 
     def describe_recipe(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the parts of the config that the fields of the recipe do not hold: names and references."""
         config = self.config(base)
-        return {name: config[name] for name in ("steps", *NAMED)} | self._derived()
+        return {name: config[name] for name in ("steps", *NAMED)} | self._references()
 
-    def _derived(self) -> dict[str, Json]:
+    def _references(self) -> dict[str, Json]:
         """Return the fields whose values follow from other arms or from no catalog."""
         flat: dict[str, Json] = {}
         if self.x_factor is not None:

@@ -34,7 +34,7 @@ def catalog_name(record: object) -> str | None:
 def name_record(record: object) -> dict[str, str]:
     """Return the name of a record, and the sources of its parts that no catalog holds.
 
-    A pair that is no value of a module file has the names of its engines, and its `replay`.
+    A pair that no module file defines has the names of its engines, and its `replay`.
 
     Raises:
         ValueError: For a record that cannot be pickled or distinguished from its changed version.
