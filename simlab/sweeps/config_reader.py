@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,6 +48,9 @@ Entry = Callable[[Mapping[str, object], str, str], object]
 """Find the entry of a catalog by its name; the last argument is the word for an entry in errors."""
 
 
+INNER_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*) (?=must )")
+
+
 class Read(NamedTuple, Generic[Record]):
     """A record, and the canonical plain value that it stands for."""
 
@@ -71,7 +75,9 @@ def locate_errors(path: str) -> Iterator[None]:
     except FieldError as error:
         raise FieldError(".".join(filter(None, (path, error.path))), error.text) from error.__cause__
     except (ValueError, TypeError, OverflowError) as error:
-        raise FieldError(path, str(error)) from error
+        inner = INNER_FIELD.match(str(error))  # `clip_high must be ...`, of a record in the field
+        name, text = (inner[1], str(error)[inner.end() :]) if inner else ("", str(error))
+        raise FieldError(".".join(filter(None, (path, name))), text) from error
 
 
 def _pair(name: str, entry: Entry) -> object:
