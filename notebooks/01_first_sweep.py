@@ -73,13 +73,13 @@ result
 
 # %%
 frame = result.frame()
-frame.groupby(["engines", "objective"])[["reward", "std_rho", "entropy"]].mean()
+frame.groupby(["engines", "objective"])[["reward", "rms_log_rho", "entropy"]].mean()
 
 # %%
 result.runs()[["arm", "status", "seed"]]
 
 # %%
-result.curves(("reward", "std_rho"), by="arm")
+result.curves(("reward", "rms_log_rho"), by="arm")
 
 # %% [markdown]
 # ## Call it again, with a wider grid

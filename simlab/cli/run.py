@@ -2,11 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simlab.cli.output import Json, Yes, check_writable, one_clear_error, print_json
+
+if TYPE_CHECKING:
+    from simlab.core.experiment import Experiment
+    from simlab.core.results import Results
 
 LONG_MINUTES = 5.0
 EPILOG = (
@@ -47,38 +51,70 @@ def run(
     Before an experiment of more than 5 minutes, the command prints the plan. On a terminal it waits for
     confirmation.
     """
-    from simlab.core.experiment import execute, find_resumable
-    from simlab.core.paths import default_out
     from simlab.studies.loading import load_experiment
 
     with one_clear_error():
         chosen = load_experiment(experiment)
-        if json and not explain:
-            raise ValueError("--json needs --explain.")
-        if no_futility and not chosen.is_sequential:
-            raise ValueError(f"--no-futility needs an experiment with interim analyses, got {experiment}.")
+        _check_options(chosen, json and not explain, no_futility)
         if explain:
             _print_plan(chosen, json)
             return
-        folder = out or default_out(experiment, smoke)
-        resumed = None if resume_from is None else find_resumable(chosen, resume_from, folder, smoke)
-        check_writable(folder)
+        folder, resumed = _find_folders(chosen, out, resume_from, smoke)
     expected = "seconds, or a minute or two" if smoke else f"about {chosen.minutes:g} min on two cores"
     if not smoke and chosen.minutes > LONG_MINUTES:
-        _print_plan(chosen, False)
-        if not yes and sys.stdin.isatty():
-            typer.confirm(f"Run {chosen.name}, {expected}?", abort=True)
+        _confirm_plan(chosen, expected, yes)
     typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
-    results = execute(chosen, folder, smoke, resumed, stops_for_futility=not no_futility)
+    _execute(chosen, folder, smoke, resumed, stops_for_futility=not no_futility)
+
+
+def _check_options(experiment: "Experiment", has_lone_json: bool, no_futility: bool) -> None:
+    if has_lone_json:
+        raise ValueError("--json needs --explain.")
+    if no_futility and not experiment.is_sequential:
+        raise ValueError(f"--no-futility needs an experiment with interim analyses, got {experiment.name}.")
+
+
+def _find_folders(
+    experiment: "Experiment", out: Path | None, resume_from: Path | None, smoke: bool
+) -> "tuple[Path, Results | None]":
+    """Return the result directory, which can be written, and the earlier result to resume from."""
+    from simlab.core.experiment import find_resumable
+    from simlab.core.paths import default_out
+
+    folder = out or default_out(experiment.name, smoke)
+    resumed = None if resume_from is None else find_resumable(experiment, resume_from, folder, smoke)
+    check_writable(folder)
+    return folder, resumed
+
+
+def _confirm_plan(experiment: "Experiment", expected: str, yes: bool) -> None:
+    """Print the plan of a long experiment; wait for confirmation on a terminal."""
+    _print_plan(experiment, False)
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Run {experiment.name}, {expected}?", abort=True)
+
+
+def _execute(
+    experiment: "Experiment",
+    folder: Path,
+    smoke: bool,
+    resumed: "Results | None",
+    *,
+    stops_for_futility: bool,
+) -> None:
+    """Run the experiment; print where its results are, and how its figures are drawn."""
+    from simlab.core.experiment import execute
+
+    results = execute(experiment, folder, smoke, resumed, stops_for_futility=stops_for_futility)
     timings = results.manifest["timings"]
     computing = timings.get("sweep computing", 0.0)
     cached = f"; computing the runs, cached ones too, took {computing / 60:.1f} min" if computing else ""
     typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {timings['total']:.1f} s{cached})")
-    if chosen.figures:
-        typer.echo(f"figures: simlab figures {' '.join(chosen.figures)} --results {folder}")
+    if experiment.figures:
+        typer.echo(f"figures: simlab figures {' '.join(experiment.figures)} --results {folder}")
 
 
-def _print_plan(experiment, json: bool) -> None:
+def _print_plan(experiment: "Experiment", json: bool) -> None:
     from simlab.studies.preview import format_preview, preview
 
     plan = preview(experiment)

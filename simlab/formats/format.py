@@ -105,39 +105,43 @@ def _check_width(mantissa_bits: int, min_exponent: int, max_finite: float) -> No
         return
     if not 0 <= mantissa_bits <= 21:
         raise ValueError(
-            f"mantissa_bits {mantissa_bits}; allowed: 0..21, or 23 with min_exponent -126 (float32)"
+            f"mantissa_bits must be 0 to 21, or 23 with min_exponent -126 (float32), got {mantissa_bits}."
         )
     if min_exponent == FLOAT32_MIN_EXPONENT or (min_exponent, mantissa_bits) == (E8M0_MIN_EXPONENT, 0):
         return
     lowest, largest = SMALLEST_QUANTUM_EXPONENT + mantissa_bits, 2.0 ** (102 + mantissa_bits)
     if min_exponent < lowest or abs(max_finite) >= largest:
         raise ValueError(
-            f"min_exponent {min_exponent}, max_finite {max_finite} with {mantissa_bits} mantissa bits; "
-            f"allowed: at least {lowest} and below {largest}, or min_exponent {FLOAT32_MIN_EXPONENT}"
+            f"min_exponent must be {FLOAT32_MIN_EXPONENT}, or at least {lowest} with max_finite below "
+            f"{largest} for {mantissa_bits} mantissa bits, got {min_exponent} and {max_finite}."
         )
 
 
 def _check_limit(name: str, value: float, mantissa_bits: int, min_exponent: int) -> None:
     if not np.isfinite(value) or float(np.float32(value)) != value:
-        raise ValueError(f"{name} {value!r} is not a finite float32")
+        raise ValueError(f"{name} must be a finite float32, got {value!r}.")
     exponent = max(int(np.frexp(value)[1]) - 1, min_exponent)
     if (Fraction(value) / Fraction(2) ** (exponent - mantissa_bits)).denominator != 1:
-        raise ValueError(f"{name} {value!r} is not representable with {mantissa_bits} mantissa bits")
+        raise ValueError(f"{name} must be representable with {mantissa_bits} mantissa bits, got {value!r}.")
 
 
 def _check_range(min_exponent: int, max_finite: float, min_finite: float, negative_zero: bool) -> None:
     if not max_finite > 0 or min_finite == 0 or (min_finite > 0 and min_exponent != E8M0_MIN_EXPONENT):
         raise ValueError(
-            f"range [{min_finite}, {max_finite}]: max_finite must be positive and min_finite negative "
-            f"(positive only for min_exponent {E8M0_MIN_EXPONENT}, without sign and zero)"
+            f"max_finite must be positive and min_finite negative (positive only for min_exponent "
+            f"{E8M0_MIN_EXPONENT}, without sign and zero), got {max_finite} and {min_finite}."
         )
     if min_exponent == FLOAT32_MIN_EXPONENT and not negative_zero:
-        raise ValueError(f"negative_zero {negative_zero} with min_exponent {min_exponent}; allowed: True")
+        raise ValueError(f"negative_zero must be True with min_exponent {min_exponent}, got {negative_zero}.")
 
 
 def _check_special(max_finite: float, overflow_value: float, nan_value: float, negative_zero: bool) -> None:
     if not (np.isnan(overflow_value) or overflow_value in (np.inf, max_finite)):
-        raise ValueError(f"overflow_value {overflow_value!r}; allowed: inf, nan, max_finite ({max_finite})")
+        raise ValueError(
+            f"overflow_value must be inf, nan or max_finite ({max_finite}), got {overflow_value!r}."
+        )
     is_zero = nan_value == 0 and (negative_zero or not np.signbit(nan_value))
     if not (np.isnan(nan_value) or (is_zero and overflow_value == max_finite)):
-        raise ValueError(f"nan_value {nan_value!r}; allowed: nan, or a zero if overflow_value is max_finite")
+        raise ValueError(
+            f"nan_value must be nan, or a zero if overflow_value is max_finite, got {nan_value!r}."
+        )

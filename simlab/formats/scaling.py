@@ -88,19 +88,21 @@ class Scaling:
         _require(self.scale_format, SCALE_FORMATS, "scale_format")
         _require(self.rule, (*scale_rules.E8M0_RULES, FOUR_OVER_SIX), "rule")
         if (self.rule == FOUR_OVER_SIX) > (self.scale_format == "e4m3"):
-            raise ValueError(f"rule {self.rule!r} needs scale_format='e4m3', not {self.scale_format!r}")
+            raise ValueError(
+                f"scale_format must be 'e4m3' for the rule {self.rule!r}, got {self.scale_format!r}."
+            )
         for error in self.errors:
-            _require(error, ERRORS, "error")
+            _require(error, ERRORS, "each of errors")
         if self.granularity == "block":
             sizes = self.block if isinstance(self.block, tuple) else (self.block,)
             if not sizes or not all(_is_size(size) for size in sizes):
-                raise ValueError(
-                    f"invalid block size {self.block!r}; allowed: an integer >= 1, or a tuple of them"
-                )
+                raise ValueError(f"block must be an integer >= 1 or a tuple of them, got {self.block!r}.")
         elif self.block is not None:
-            raise ValueError(f"block={self.block!r} needs granularity='block', not {self.granularity!r}")
+            raise ValueError(
+                f"granularity must be 'block' for a block of {self.block!r}, got {self.granularity!r}."
+            )
         if not (isinstance(self.min_scale, int | float) and 0.0 <= self.min_scale < math.inf):
-            raise ValueError(f"invalid min_scale {self.min_scale!r}; allowed: a finite number >= 0")
+            raise ValueError(f"min_scale must be a finite number >= 0, got {self.min_scale!r}.")
 
     def block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a block of an array of `shape`: one size per axis.
@@ -113,8 +115,8 @@ class Scaling:
         for axis, size in self._sizes_by_axis(len(shape)):
             if not -len(shape) <= axis < len(shape):
                 raise ValueError(
-                    f"scaling per {self.granularity} needs axis {axis}, but x has shape {shape}; "
-                    f"allowed here: none, tensor{', token, block' if shape else ''}"
+                    f"granularity must be one of none, tensor{', token, block' if shape else ''} for x of "
+                    f"shape {shape}, got {self.granularity} along axis {axis}."
                 )
             sizes[axis] = extents[axis] if size is None else min(size, extents[axis])
         return tuple(sizes)
@@ -251,13 +253,13 @@ def _fit_scale(value: ArrayLike, shape: tuple[int, ...]) -> Array:
     scale = jnp.asarray(value, jnp.float32)
     scale = scale.reshape((1,) * (len(shape) - scale.ndim) + scale.shape)
     if scale.ndim != len(shape) or any(m not in (1, n) for m, n in zip(scale.shape, shape, strict=True)):
-        raise ValueError(f"given scale of shape {jnp.shape(value)} does not broadcast to {shape}")
+        raise ValueError(f"given must have a shape that broadcasts to {shape}, got {jnp.shape(value)}.")
     return jnp.broadcast_to(scale, shape)
 
 
 def _require(value: object, allowed: tuple[str, ...], kind: str) -> None:
     if value not in allowed:
-        raise ValueError(f"unknown {kind} {value!r}; allowed: {', '.join(allowed)}")
+        raise ValueError(f"{kind} must be one of {', '.join(allowed)}, got {value!r}.")
 
 
 def _is_size(size: object) -> bool:

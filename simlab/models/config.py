@@ -42,19 +42,20 @@ class TransformerConfig:
         for name, value in vars(self).items():
             least = 0 if name == "num_experts" else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
-                raise ValueError(f"{name} {value}; allowed: an integer, at least {least}")
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}"
+                f"num_attention_heads must be a multiple of num_key_value_heads, got "
+                f"{self.num_attention_heads} and {self.num_key_value_heads}."
             )
         if self.head_dim % 2:
             raise ValueError(
-                f"head_dim {self.head_dim} is odd; allowed: even numbers, rotary embedding turns pairs"
+                f"head_dim must be even, because rotary embedding turns pairs, got {self.head_dim}."
             )
         if self.num_experts and not 1 <= self.num_experts_per_tok <= self.num_experts:
             raise ValueError(
-                f"num_experts_per_tok {self.num_experts_per_tok}; allowed: 1 to {self.num_experts}"
+                f"num_experts_per_tok must be 1 to num_experts = {self.num_experts}, got "
+                f"{self.num_experts_per_tok}."
             )
 
     @property

@@ -6,6 +6,7 @@ from jax.core import Tracer
 
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar
+from simlab.core.ranges import Range
 
 Override = Scalar | tuple[Scalar, Scalar] | list[float] | str | None
 """A number or switch, a pair of numbers, or the name of a choice."""
@@ -66,15 +67,15 @@ def check_range(name: str, value: Override) -> None:
         return
     low, high, pairs = RANGES[name]
     numbers = value if isinstance(value, tuple | list) else (value,)
-    allowed = f"{low:g} to {high:g}" + (", or a pair (low, high) of such with low <= high" if pairs else "")
+    allowed = f"{Range(low, high)}{', or a pair (low, high) of such with low <= high' if pairs else ''}"
     if len(numbers) > 1 and not (pairs and len(numbers) == 2):
-        raise ValueError(f"invalid {name} {shorten(value)}; allowed: one number, {allowed}")
+        raise ValueError(f"{name} must be one number, {allowed}, got {shorten(value)}.")
     if any(isinstance(number, Tracer) or getattr(number, "ndim", 0) for number in numbers):
         return
     try:
         known = [float(number) for number in numbers]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"invalid {name} {shorten(value)}; allowed: a number, {allowed}") from error
+        raise ValueError(f"{name} must be a number, {allowed}, got {shorten(value)}.") from error
     # `not low <= x` also catches NaN.
     if any(not low <= number <= high for number in known) or known != sorted(known):
-        raise ValueError(f"invalid {name} {shorten(value)}; allowed: {allowed}")
+        raise ValueError(f"{name} must be {allowed}, got {shorten(value)}.")

@@ -54,7 +54,7 @@ class InjectedNoise:
     def __post_init__(self):
         """Reject an unknown kind."""
         if self.kind not in KINDS:
-            raise ValueError(f"unknown kind {self.kind!r}; allowed: {', '.join(KINDS)}")
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}.")
 
 
 def perturb_logits(

@@ -3,15 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce
-
-import numpy as np
 
 from simlab.core.json_value import Json
+from simlab.engines import EnginePair
 from simlab.formats import ROUNDINGS
-from simlab.objectives.objective import override_defaults
+from simlab.studies.differences import compare
 from simlab.sweeps import recipe_of, run_config
-from simlab.sweeps.config import columns
+from simlab.sweeps.config import columns, plain_value
+from simlab.sweeps.plain_values import name_record
 from simlab.training.recipe import Recipe
 
 KINDS = {
@@ -20,6 +19,8 @@ KINDS = {
     "stochastic": "stochastic rounding",
 }
 """Kinds of noise by the rounding that makes it."""
+NAMED = ("engines", "objective", "task", "model", "schedule")
+"""Fields of a config that have a name."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Arm:
     def recorded(self) -> dict[str, Json]:
         """Fields that decide the numbers of its runs, as the manifest records them."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "label"}
-        return json.loads(json.dumps(values))
+        values["changes"] = {name: plain_value(name, value) for name, value in self.changes.items()}
+        return json.loads(json.dumps(values, default=name_record))
 
     def differs_from(self, recorded: Mapping[str, Json]) -> bool:
         """Return whether a manifest records other runs; earlier ones record fewer fields."""
@@ -68,6 +70,17 @@ class Arm:
     def config(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the resolved config of a run, flat, without initial policy and seed."""
         flat = columns(run_config(base, {**self.changes, "steps": self.steps}))
+        flat |= self._references()
+        return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
+
+    def describe_recipe(self, base: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the parts of the config that the fields of the recipe do not hold: names and references."""
+        config = self.config(base)
+        return {name: config[name] for name in ("steps", *NAMED)} | self._references()
+
+    def _references(self) -> dict[str, Json]:
+        """Return the fields whose values follow from other arms or from no catalog."""
+        flat: dict[str, Json] = {}
         if self.x_factor is not None:
             flat["objective.acrl_reference"] = f"{self.x_factor:g} x first discrepancy of {self.x_from}"
         if self.own_objective:
@@ -78,7 +91,7 @@ class Arm:
             multiple = "" if self.noise_factor == 1 else f"{self.noise_factor:g} x "
             followed = f"{multiple}the RMS log rho of {self.noise_follows}"
             flat["sampling.noise.scale"] = f"that of {followed}, step by step"
-        return {name: value for name, value in flat.items() if not name.startswith(("warm_start", "seed"))}
+        return flat
 
     def attributes(self, base: Mapping[str, Json]) -> dict[str, Json]:
         """Return the columns of the table `runs` that select this arm.
@@ -87,14 +100,20 @@ class Arm:
         scale of injected noise, or the fewest mantissa bits of its activations and weights.
         """
         flat = self.config(base)
-        train, infer = flat["engines"].split("/")
         recipe = recipe_of(run_config(base, self.changes))
+        train, infer = _engine_names(flat["engines"], recipe.engines)
         kind, level = _describe_noise(recipe)
         names = ("task", "model", "objective", "schedule", "optimizer.learning_rate", "minibatches")
         chosen = {name.rpartition(".")[2]: flat[name] for name in (*names, "old_log_probs")}
         numbers = {"hidden_size": int(recipe.model.hidden_size), "noise_level": level}
         sides = {"train_engine": train, "infer_engine": infer, "noise_kind": kind}
         return {"label": self.label, **chosen, **sides, **numbers}
+
+
+def _engine_names(name: str, pair: EnginePair) -> list[str]:
+    """Return the names of both engines; the name of a pair in a module does not have them."""
+    names = name.split("/")
+    return names if len(names) == 2 else [name_record(each)["name"] for each in (pair.train, pair.infer)]
 
 
 def _describe_noise(recipe: Recipe) -> tuple[str, float]:
@@ -129,27 +148,14 @@ class Design:
     def differences(self, name: str) -> dict[str, tuple[Json, Json]]:
         """Return (baseline, arm) of every field of the resolved config in which the two differ."""
         arms = [self.arms[each] for each in (self.baseline, name)]
-        configs = [arm.config(self.base) for arm in arms]
-        recipes = [recipe_of(run_config(self.base, arm.changes)) for arm in arms]
-        fields = dict.fromkeys(field for config in configs for field in config)
-        fields |= {
-            f"objective.{name}": None for each in recipes for name in override_defaults(each.objective)
+        base, ours = (recipe_of(run_config(self.base, arm.changes)) for arm in arms)
+        texts = [arm.describe_recipe(self.base) for arm in arms]
+        named = {field: (texts[0].get(field), texts[1].get(field)) for field in {**texts[0], **texts[1]}}
+        resolved = {
+            path: (first, second)
+            for each in fields(Recipe)
+            for path, first, second in compare(getattr(base, each.name), getattr(ours, each.name), each.name)
         }
-        pairs = {
-            field: tuple(
-                config[field] if field in config else _resolve(recipe, field)
-                for config, recipe in zip(configs, recipes, strict=True)
-            )
-            for field in fields
-        }
-        return {field: (base, ours) for field, (base, ours) in pairs.items() if base != ours}
-
-
-def _resolve(recipe: Recipe, field: str) -> Json:
-    """Return the value of a field that a config leaves out; None if the recipe has no such field."""
-    record, _, rest = field.partition(".")
-    if record == "objective":
-        value = override_defaults(recipe.objective).get(rest)
-    else:
-        value = reduce(lambda part, name: getattr(part, name, None), field.split("."), recipe)
-    return value.item() if isinstance(value, np.generic) else value
+        # Names come first, and hold against values that follow from another arm.
+        pairs = named | resolved | named
+        return {field: (first, second) for field, (first, second) in pairs.items() if first != second}

@@ -118,8 +118,7 @@ def format_preview(plan: Row) -> str:
     for arm in plan["arms"]:
         lines += ["", f"arm {arm['arm']}"]
         lines.append("  " + ", ".join(f"{name} {_number(arm[name])}" for name in SHOWN))
-        pairs = arm["differences"].items()
-        lines += [f"  {field}: {_number(base)} -> {_number(ours)}" for field, (base, ours) in pairs]
+        lines += [f"  {line}" for line in _format_differences(arm["differences"])]
     for claim in plan["claims"]:
         lines += ["", f"claim {claim['claim']} ({claim['reference']}): {claim['statement']}"]
         lines += [f"  regime: {claim['regime']}"]
@@ -138,6 +137,23 @@ def _format_design(design: Row) -> list[str]:
         f"initial policies: {', '.join(design['initial_policies'])}",
         f"seeds: {', '.join(map(str, design['seeds']))}; at most {design['max_runs']} runs",
     ]
+
+
+def _format_differences(differences: Row) -> list[str]:
+    """Return a line per difference; sites of one engine that change equally share a line."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for path, (base, ours) in differences.items():
+        head, tail = (
+            (".".join(path.split(".")[:2]), path.rpartition(".")[2])
+            if path.startswith("engines.")
+            else (path, "")
+        )
+        groups.setdefault((head, tail, f"{_number(base)} -> {_number(ours)}"), []).append(path)
+    lines = []
+    for (head, tail, change), paths in groups.items():
+        inner = ", ".join(path.removeprefix(f"{head}.").removesuffix(f".{tail}") for path in paths)
+        lines.append(f"{paths[0] if len(paths) == 1 else f'{head}.{{{inner}}}.{tail}'}: {change}")
+    return lines
 
 
 def _format_criterion(row: Row) -> list[str]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from simlab.core.json_value import Json
 from simlab.core.ranges import Range
 from simlab.engines import EnginePair, Site
-from simlab.sweeps.config_reader import catalog_name, locate_errors, number, plain, read
-from simlab.sweeps.own_records import SOURCE, describe_own
+from simlab.sweeps.config_reader import locate_errors, number, read
+from simlab.sweeps.own_records import SOURCE
+from simlab.sweeps.plain_values import name_record, plain
 from simlab.tasks import Task
 
 Changes = dict[str, Json]
@@ -136,7 +137,7 @@ ALIASES: dict[str, Callable[[Mapping[str, Json], Json], Changes]] = {
 def column_value(value: object) -> Json:
     """Return an alias's value for a column: an integer, the name of a record, or a table as text."""
     if dataclasses.is_dataclass(value):
-        value = catalog_name(value) or describe_own(value)
+        value = name_record(value)
     if isinstance(value, Mapping):
         return value["name"] if set(value) <= {"name", SOURCE.lstrip(".")} else str(plain(value))
     return value if isinstance(value, str) else number(value, int)

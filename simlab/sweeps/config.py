@@ -103,7 +103,7 @@ def run_config(
             _check_known(name, value)
         check_named_once(given)
     table = values.as_dict() if isinstance(values, RunConfig) else _with_defaults(values)
-    changes = {name: _plain_value(name, value) for name, value in (changes or {}).items()}
+    changes = {name: plain_value(name, value) for name, value in (changes or {}).items()}
     short = {name: table.pop(name) for name in ALIASES if name in table}
     table = _change_fields(table, {name: value for name, value in changes.items() if name not in ALIASES})
     short |= {name: changes[name] for name in ALIASES if name in changes}
@@ -128,7 +128,7 @@ def run_config(
 
 def _with_defaults(values: Mapping[str, Json]) -> dict[str, Json]:
     """Return `values` with the defaults of a run; a table without a name changes that of its field."""
-    values = {name: _plain_value(name, value) for name, value in values.items()}
+    values = {name: plain_value(name, value) for name, value in values.items()}
     for name, default in DEFAULTS.items():
         if isinstance(default, str) and isinstance(values.get(name), Mapping):
             values[name] = {"name": default, **values[name]}
@@ -142,8 +142,8 @@ def _change_fields(table: Mapping[str, Json], changes: Mapping[str, Json]) -> di
     return dict(table)
 
 
-def _plain_value(name: str, value: object) -> Json:
-    """Return a record that is given itself by its name; other values are returned unchanged."""
+def plain_value(name: str, value: object) -> Json:
+    """Return the canonical form of a record in the field `name`; other values are returned unchanged."""
     is_record = dataclasses.is_dataclass(value) and name in _HINTS
     return read(_HINTS[name], value, name).plain if is_record else value
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,15 +37,18 @@ from simlab.objectives import (
     with_overrides,
 )
 from simlab.objectives.objective import CHOICES, SWITCHES
-from simlab.sweeps.own_records import describe_own, load_own
+from simlab.sweeps.own_records import describe_own, find_reference, load_own
+from simlab.sweeps.plain_values import CLASSES, name_record, plain, shortest
 from simlab.sweeps.verl_names import VERL_NAMES
-from simlab.tasks import TASKS, Task
-from simlab.training.schedules import SCHEDULES, Schedule
+from simlab.training.schedules import Schedule
 
 Table = Mapping[str, Json]
 Record = TypeVar("Record")
 Entry = Callable[[Mapping[str, object], str, str], object]
 """Find the entry of a catalog by its name; the last argument is the word for an entry in errors."""
+
+
+INNER_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*) (?=must )")
 
 
 class Read(NamedTuple, Generic[Record]):
@@ -71,7 +75,9 @@ def locate_errors(path: str) -> Iterator[None]:
     except FieldError as error:
         raise FieldError(".".join(filter(None, (path, error.path))), error.text) from error.__cause__
     except (ValueError, TypeError, OverflowError) as error:
-        raise FieldError(path, str(error)) from error
+        inner = INNER_FIELD.match(str(error))  # `clip_high must be ...`, of a record in the field
+        name, text = (inner[1], str(error)[inner.end() :]) if inner else ("", str(error))
+        raise FieldError(".".join(filter(None, (path, name))), text) from error
 
 
 def _pair(name: str, entry: Entry) -> object:
@@ -102,7 +108,7 @@ def _entry_of(catalog: Mapping[str, object], word: str) -> Callable[[str, Entry]
     return lambda name, entry: entry(catalog, name, word)
 
 
-# Types of which a name means a record, and types of which it means a class.
+# Types of which a name means a record; those of `CLASSES` are named by their class.
 RECORDS: dict[type, tuple[str, Callable[[str, Entry], object]]] = {
     Objective: ("an objective", _objective),
     EnginePair: ("an engine pair such as 'f32/bf16'", _pair),
@@ -113,11 +119,6 @@ RECORDS: dict[type, tuple[str, Callable[[str, Entry], object]]] = {
     Scaling: ("a scaling", _entry_of(SCALINGS, "scaling")),
     Site: ("a format or a site", _site),
 }
-CLASSES: dict[type, tuple[Mapping[str, type], str]] = {
-    Task: (TASKS, "task"),
-    Schedule: (SCHEDULES, "schedule"),
-}
-CATALOGS = (OBJECTIVES, ENGINES, MODELS, FORMATS, ROUNDINGS, SCALINGS)
 ALTERNATIVES: dict[type, tuple[type, ...]] = {Rounding: (Rounding, StochasticRounding)}
 GIVEN: dict[type, tuple[type, ...]] = {Site: (Site, Format)}
 """Kinds of record that may be given for a field of a type, besides those of that type."""
@@ -240,31 +241,6 @@ def _with_rounding(record: Any) -> Any:
     return dataclasses.replace(Site.of("fp32"), format=None) if is_empty else record
 
 
-def plain(record: object) -> Json:
-    """Return a record as plain values: its fields, and its name where a class has one."""
-    if dataclasses.is_dataclass(record):
-        table = {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
-        names = [
-            name for catalog, _ in CLASSES.values() for name, cls in catalog.items() if cls is type(record)
-        ]
-        return {"name": names[0]} | table if names else table
-    if isinstance(record, Mapping):
-        return {str(name): plain(value) for name, value in sorted(record.items())}
-    if isinstance(record, tuple | list):
-        return [plain(value) for value in record]
-    if record is None or isinstance(record, str | bool | np.bool_):
-        return bool(record) if isinstance(record, np.bool_) else record
-    if isinstance(record, int | np.integer):
-        return int(record)
-    return shortest(float(typing.cast("typing.SupportsFloat", record)))
-
-
-def shortest(value: float) -> float:
-    """Return the shortest decimal that is the same float32: 0.1 and float32(0.1) are one number."""
-    with np.errstate(over="ignore"):
-        return float(str(np.float32(value)))
-
-
 def number(value: Json, kind: type) -> Json:
     """Return `value` as a `bool`, `int` or `float`.
 
@@ -344,7 +320,7 @@ def _read_class(value: Json, hint: object) -> Read:
     if isinstance(value, type) and issubclass(value, base):
         value = next((name for name, cls in catalog.items() if cls is value), None) or describe_own(value)
     elif isinstance(value, base):
-        value = plain(value) if type(value) in catalog.values() else describe_own(value)
+        value = plain(value) if type(value) in catalog.values() else _describe_instance(value)
     name, changes = _name_and_changes(value)
     entry, own = _look_up_entry(name, changes, _entry_of(catalog, word))
     is_class = isinstance(entry, type) and issubclass(entry, base)
@@ -361,26 +337,29 @@ def _read_class(value: Json, hint: object) -> Read:
     return Read(fields.record, {"name": name} | own | fields.plain)
 
 
+def _describe_instance(record: object) -> Table:
+    """Return class, source and fields of a record, or its own name; the class must be of a module file."""
+    cls: Any = type(record)
+    if find_reference(record) or not find_reference(cls):
+        return describe_own(record)
+    fields = {
+        field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(cls) if field.init
+    }
+    return {**describe_own(cls), **fields}
+
+
 def _read_named(value: Json, hint: object) -> Read:
     kind = next(option for option in _options(hint) if option in RECORDS)
     word, resolve = RECORDS[kind]
     kinds = ALTERNATIVES.get(kind, (kind,))
     if isinstance(value, GIVEN.get(kind, kinds)):
-        value = catalog_name(value) or describe_own(value)
+        value = name_record(value)
     name, changes = _name_and_changes(value)
     record, own = _look_up_entry(name, changes, resolve)
     if not isinstance(record, kinds):
         raise ValueError(f"must be {word}, got {shorten(name)}, which is of type {type(record).__name__}.")
     reading = _overridden(record, name, changes) if kind is Objective else _apply_changes(record, changes)
     return Read(reading.record, {"name": name} | own | reading.plain)
-
-
-def catalog_name(record: object) -> str | None:
-    """Return the name of a record that is an entry of a catalog, or a pair of two engines that are."""
-    if isinstance(record, EnginePair) and record.replay == "none":
-        train, infer = catalog_name(record.train), catalog_name(record.infer)
-        return f"{train}/{infer}" if train and infer else None
-    return next((name for catalog in CATALOGS for name, entry in catalog.items() if entry is record), None)
 
 
 def _look_up_entry(

@@ -17,8 +17,8 @@ from simlab.sweeps.tables import WATCHED, diverged_at, run_tables
 from simlab.training.checkpoints import Arrays, UnfinishedRun, named_arrays
 from simlab.training.loop import CHECKPOINT_SECONDS, Callback, Chunk, HostMetrics, join_metrics, train
 
-LIVE = ("reward", "std_rho")
-"""The metrics that are shown while a sweep runs: reward and mismatch."""
+LIVE = ("reward", "rms_log_rho")
+"""The metrics that are shown while a sweep runs: reward and RMS log rho."""
 
 BATCH_AXES = (0, 0)
 """The axes of recipe and state over the runs of a batch."""

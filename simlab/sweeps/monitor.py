@@ -121,10 +121,10 @@ class Monitor:
 
 
 def table_of(arms: dict[str, ArmProgress]) -> Table:
-    """Return the arms as a table: runs, reward and mismatch."""
+    """Return the arms as a table: runs, reward and RMS log rho."""
     # Cut labels would hide the swept values that distinguish the arms.
     arm_column = Column("arm", overflow="fold")
-    columns = (arm_column, "runs", "steps", "reward", "std of the IS ratio", "diverged", "dead")
+    columns = (arm_column, "runs", "steps", "reward", "RMS log rho (nats)", "diverged", "dead")
     table = Table(*columns, header_style="bold")
     for name, arm in arms.items():
         steps = max((len(curve) for curve in arm.curves["reward"]), default=0)
@@ -135,7 +135,7 @@ def table_of(arms: dict[str, ArmProgress]) -> Table:
 
 
 def line_of(arms: dict[str, ArmProgress]) -> str:
-    """Return all arms as a line: finished runs, run-steps, mean reward and mismatch, broken runs."""
+    """Return all arms as a line: finished runs, run-steps, mean reward and RMS log rho, broken runs."""
     names = ("finished", "runs", "diverged", "dead")
     finished, runs, diverged, dead = (sum(getattr(arm, name) for arm in arms.values()) for name in names)
     everything = ArmProgress(
@@ -144,11 +144,11 @@ def line_of(arms: dict[str, ArmProgress]) -> str:
     if not everything.curves["reward"]:
         return f"{finished}/{runs} runs; no step finished yet"
     steps = sum(map(len, everything.curves["reward"]))
-    reward, mismatch = (everything.recent(name) for name in ("reward", "std_rho"))
+    reward, mismatch = (everything.recent(name) for name in LIVE)
     broken = "".join(f", {n} {word}" for n, word in ((diverged, "diverged"), (dead, "dead")) if n)
     return (
         f"{finished}/{runs} runs, {steps} run-steps{broken}; "
-        f"reward {reward:.2f}, std of the IS ratio {mismatch:.3f}"
+        f"reward {reward:.2f}, RMS log rho {mismatch:.3f} nats"
     )
 
 
@@ -183,6 +183,7 @@ def show_progress(monitor: Monitor, watch: bool) -> Iterator[Callable[[], None]]
 
 def draw_file(arms: dict[str, ArmProgress], path: Path) -> None:
     """Redraw the curves in a file, atomically."""
+    # Matplotlib takes a second to import, which a sweep without a watched file does not need.
     from simlab.sweeps.sweep_curves import save_arm_curves
 
     save_arm_curves({metric: {n: a.mean(metric) for n, a in arms.items()} for metric in LIVE}, path)

@@ -36,7 +36,8 @@ def load_own(name: str, source: str | None = None) -> tuple[dict[str, object], s
     `ValueError` for a reference that cannot be loaded, and for a source other than `source`.
     """
     digests = iter((source or "").split("-"))
-    loaded = {reference: _load(reference, next(digests, "")) for reference in references(name)}
+    parts = dict.fromkeys(references(name))
+    loaded = {reference: _load(reference, next(digests, "")) for reference in parts}
     current = "-".join(digest for _, digest in loaded.values())
     if source and current != source:
         raise ValueError(
@@ -63,26 +64,49 @@ def describe_own(record: object) -> dict[str, str]:
 
     Raises `ValueError` for a record that cannot be pickled or distinguished from its changed version.
     """
-    _, known = _REFERENCES.get(id(record), (None, ""))
-    for reference in (*_places(record), *filter(None, [known])):
-        if not reference.startswith(f"{MAIN}:"):
-            _REFERENCES[id(record)] = record, reference
-            return {"name": reference, "source": load_plugin(reference)[1]}
+    if reference := find_reference(record):
+        return {"name": reference, "source": load_plugin(reference)[1]}
     if id(record) in _DESCRIBED:
         return _DESCRIBED[id(record)][1]
-    name = next(iter(_places(record)), None)
-    return _carry(record, name or f"{MAIN}:{type(record).__name__}-{fingerprint(record)[:6]}")
+    return _carry(
+        record, find_variable(record) or f"{MAIN}:{type(record).__name__}-{fingerprint(record)[:6]}"
+    )
 
 
-def _places(record: object) -> list[str]:
-    """Return where a record is the value of a public name in a module that is not built in."""
-    return [
-        f"{module}:{name}"
+def find_reference(record: object) -> str:
+    """Return `module:name` of a public value of a module file, "" for another record."""
+    values = [each for each in _public_values() if not each[0].startswith(f"{MAIN}:")]
+    # `load_plugin` may load a module anew: the researcher's objects are then those of the module before.
+    for reference, value in values:
+        if dataclasses.is_dataclass(value):
+            _REFERENCES.setdefault(id(value), (value, reference))
+    _, known = _REFERENCES.get(id(record), (None, ""))
+    return next((reference for reference, value in values if value is record), known)
+
+
+def find_variable(record: object) -> str:
+    """Return `__main__:name` of a public value of a notebook or script, "" for another record."""
+    names = (name for name, value in _public_values() if value is record)
+    return next((name for name in names if name.startswith(f"{MAIN}:")), "")
+
+
+def _public_values() -> list[tuple[str, object]]:
+    """Return `module:name` and value of all public names in modules that are not built in.
+
+    The module that defines a class comes before those that import it.
+    """
+    values = [
+        (f"{module}:{name}", value)
         for module, loaded in list(sys.modules.items())
         if is_own_code(module) and (module == MAIN or getattr(loaded, "__file__", None))
         for name, value in list(vars(loaded).items())
-        if value is record and not name.startswith("_")
+        if not name.startswith("_")
     ]
+    return sorted(values, key=lambda each: not each[0].startswith(f"{_module_of(each[1])}:"))
+
+
+def _module_of(value: object) -> object:
+    return value.__module__ if isinstance(value, type) else None
 
 
 def _carry(record: object, name: str) -> dict[str, str]:

@@ -101,12 +101,13 @@ class SweepResult:
         return frame
 
     def curves(
-        self, metrics: str | Sequence[str] = ("reward", "std_rho"), by: str = "arm", smooth: int = 10
+        self, metrics: str | Sequence[str] = ("reward", "rms_log_rho"), by: str = "arm", smooth: int = 10
     ) -> "Figure":
         """Return a figure with a panel per metric and a curve per value of the column `by`.
 
         Curves are means over runs of means over the last `smooth` steps, with their standard error.
         """
+        # Matplotlib takes a second to import, which readers of tables do not need.
         from simlab.sweeps.sweep_curves import draw_curves
 
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)

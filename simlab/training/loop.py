@@ -94,9 +94,9 @@ def train(
     parts = [dict(history)] if history else []
     step = next(iter(parts[0].values())).shape[along] if parts else 0
     if step > steps:
-        raise ValueError(f"steps must be at least the {step} that the checkpoint holds, got {steps}")
+        raise ValueError(f"steps must be at least the {step} that the checkpoint holds, got {steps}.")
     if chunk < 1 or (steps - step) % chunk:
-        raise ValueError(f"chunk {chunk} does not divide the {steps - step} steps")
+        raise ValueError(f"chunk must divide the {steps - step} steps to run, got {chunk}.")
     advance = advance or compile_steps(chunk, axes)
     while step < steps:
         state, metrics = advance(recipe, state)

@@ -77,32 +77,40 @@ class Recipe:
         """Reject invalid values."""
         if self.minibatches < 1 or self.prompts_per_step % self.minibatches:
             raise ValueError(
-                f"minibatches {self.minibatches} does not divide {self.prompts_per_step} prompts per step"
+                f"minibatches must divide prompts_per_step, got {self.minibatches} and "
+                f"{self.prompts_per_step}."
             )
         if self.staleness < 0:
-            raise ValueError(f"staleness {self.staleness}; allowed: 0 or more steps")
+            raise ValueError(f"staleness must be at least 0, got {self.staleness}.")
         if self.old_log_probs not in OLD_LOG_PROBS:
-            allowed = ", ".join(OLD_LOG_PROBS)
-            raise ValueError(f"unknown old_log_probs {shorten(self.old_log_probs)}; allowed: {allowed}")
+            allowed = " or ".join(OLD_LOG_PROBS)
+            raise ValueError(f"old_log_probs must be {allowed}, got {shorten(self.old_log_probs)}.")
         self._check_critic()
         if self.gradient_checkpointing and self.model.num_hidden_layers < SCANNED_LAYERS:
             raise ValueError(
-                f"gradient_checkpointing with {self.model.num_hidden_layers} layers; allowed: from "
-                f"{SCANNED_LAYERS} layers on"
+                f"gradient_checkpointing must be false for models of fewer than {SCANNED_LAYERS} layers, got "
+                f"true with model.num_hidden_layers = {self.model.num_hidden_layers}."
             )
         if self.model.vocab_size < VOCABULARY_SIZE:
-            raise ValueError(f"vocab_size {self.model.vocab_size}; the tasks need at least {VOCABULARY_SIZE}")
+            raise ValueError(
+                f"model.vocab_size must be at least {VOCABULARY_SIZE}, got {self.model.vocab_size}."
+            )
 
     def _check_critic(self) -> None:
         # `getattr`: a tree of vmap axes may hold no objective.
         estimator = getattr(self.objective, "advantage", None)
         if isinstance(estimator, Gae) and estimator != gae:
-            raise ValueError(f"{estimator} in the objective; set gamma and lam of the critic instead")
-        if isinstance(estimator, Gae) != (self.critic is not None) and estimator is not None:
-            half = (
-                "the advantage without a critic" if self.critic is None else "a critic without the advantage"
+            raise ValueError(
+                f"objective.advantage must be gae with its defaults, got {estimator}. "
+                f"Set critic.gamma and critic.lam instead."
             )
-            raise ValueError(f"a critic and the advantage `gae` need each other; this recipe has {half}")
+        if isinstance(estimator, Gae) != (self.critic is not None) and estimator is not None:
+            raise ValueError(
+                "critic must be given with the advantage gae, got none. Set critic = {}."
+                if self.critic is None
+                else "critic must be none without the advantage gae, got a critic. Remove critic, or choose "
+                "an objective with that advantage, such as ppo."
+            )
 
 
 @pytree(kw_only=True)

@@ -171,8 +171,11 @@ def test_reader_reads_config_options(tmp_path):
         ({"num_experts": True}, "num_experts must be a positive integer, got True"),
         ({"rope_theta": -1.0}, "rope_theta must be a positive number, got -1.0"),
         ({"norm_topk_prob": 1}, "norm_topk_prob must be true or false, got 1"),
-        ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads 3"),
-        ({"num_experts_per_tok": 9}, "num_experts_per_tok 9; allowed: 1 to 4"),
+        (
+            {"num_key_value_heads": 3},
+            "num_attention_heads must be a multiple of num_key_value_heads, got 2 and 3",
+        ),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok must be 1 to num_experts = 4, got 9"),
         ({"num_hidden_layers": 10**15}, "too few for 1000000000000000 layers"),
         ({"num_experts": 10**15}, "too few for 2 layers of 1000000000000000 experts"),
         ({"hidden_size": 10**15}, "must have shape .*1000000000000000"),

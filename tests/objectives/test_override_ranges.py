@@ -23,7 +23,7 @@ from simlab.objectives.override_ranges import RANGES
     ],
 )
 def test_numbers_out_of_range_name_value_and_what_is_allowed(name, override, value):
-    with pytest.raises(ValueError, match=rf"invalid {override} .*allowed: "):
+    with pytest.raises(ValueError, match=rf"^{override} must be .*, got "):
         with_overrides(get_objective(name), **{override: value})
 
 

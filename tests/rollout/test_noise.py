@@ -112,7 +112,7 @@ def test_scales_and_seeds_are_data():
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(
-        ValueError, match="unknown kind 'static'; allowed: fresh, fixed, recent, fresh_weight, fixed_weight"
+        ValueError, match="kind must be one of fresh, fixed, recent, fresh_weight, fixed_weight"
     ):
         InjectedNoise(0.1, "static")
 

@@ -38,8 +38,15 @@ def test_preview_lists_the_resolved_differences_of_each_arm(plan):
         "objective.correction_clip": [None, 2.0],
     }
     # What a config leaves out has a value as well.
-    bits = "engines.infer.projection.activations.format.mantissa_bits"
-    assert arms["chain: BF16 control"]["differences"][bits] == [2, 7]
+    control, projection = arms["chain: BF16 control"]["differences"], "engines.infer.projection"
+    assert control[f"{projection}.activations.format.mantissa_bits"] == [2, 7]
+    assert control[f"{projection}.weights.format"] == ["e4m3fn", "bf16"]
+    assert control[f"{projection}.activations.scaling"] == ["fp8-per-token", "none"]
+    assert control[f"{projection}.weights.rounding"] == ["toward_zero", "nearest_even"]
+    text = format_preview(plan)
+    both = "engines.infer.{projection.activations, projection.weights}"
+    assert f"  {both}.rounding: toward_zero -> nearest_even\n" in text
+    assert "  schedule.min_lr_ratio: none -> 0.1\n" in text
     assert arms["chain: BF16 control"]["infer_engine"] == "bf16"
     assert arms[baseline]["noise_kind"] == "truncation"
     assert arms[baseline]["initial_policies"] == plan["design"]["initial_policies"] or len(

@@ -232,12 +232,16 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ({"objective": "grpo+tos"}, r"objective: unknown modifier 'tos'; did you mean .* allowed: tis, "),
         ({"objective": "grpo+xyzzy"}, r"unknown modifier 'xyzzy'; allowed: tis, .* simlab list objectives"),
         ({"objective.clip": 2}, r"unknown field of objective 'clip'; did you mean 'clip_low'\? allowed: "),
-        ({"objective.clip_low": -1}, r"objective: invalid clip_low -1.0; allowed: 0 to inf"),
+        ({"objective.clip_low": -1}, r"objective.clip_low must be at least 0, got -1.0\.$"),
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
-        ({"task.difficulty": 20}, r"task: difficulty must be 1 to 8 digits, got 20"),
+        ({"task.difficulty": 20}, r"task.difficulty must be 1 to 8 digits, got 20"),
         ({"model.hidden_size": "wide"}, r"model.hidden_size must be an integer, got 'wide'"),
-        ({"prompts_per_step": 7}, r"minibatches 4 does not divide 7 prompts per step"),
+        ({"old_log_probs": "x"}, r"^old_log_probs must be train or rollout, got 'x'\.$"),
+        ({"model.head_dim": 3}, r"^model.head_dim must be even, .*, got 3\.$"),
+        ({"sampling.noise": {"scale": 1, "kind": "x"}}, r"^sampling.noise.kind must be one of fresh, .*'x'"),
+        ({"critic": {}}, r"^critic must be none without the advantage gae, got a critic"),
+        ({"prompts_per_step": 7}, r"minibatches must divide prompts_per_step, got 4 and 7"),
         (
             {"warm_start": "zzz"},
             r"warm_start: no file 'zzz'; there are: (\S+, ){8}\.\.\. \(\d+ in all: experiments/warm_starts",
@@ -292,7 +296,7 @@ def test_group_of_one_is_allowed_without_a_group_baseline():
 
 def test_run_config_rejects_stages_that_do_not_fit():
     with pytest.raises(
-        ValueError, match=r"objective: advantage must be one number per sequence for MinReplace, got .*Gae"
+        ValueError, match=r"objective.advantage must be one number per sequence for MinReplace, got .*Gae"
     ):
         run_config(FLAGSHIP, {"objective": "dfpo_min", "objective.advantage": "gae", "critic": {}})
 

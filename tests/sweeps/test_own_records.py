@@ -11,10 +11,12 @@ import pytest
 
 from simlab.core.fingerprint import fingerprint
 from simlab.core.own_code import is_own_code
-from simlab.engines import find_pair
+from simlab.engines import ENGINES, EnginePair, find_pair
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.sweeps import recipe_of, run_config, run_key, sweep
+from simlab.sweeps.config import columns
 from simlab.sweeps.file import read_file
+from simlab.sweeps.grids import as_grid
 from simlab.sweeps.own_records import collect_records, describe_own, receive
 from simlab.sweeps.plan import expand
 from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective
@@ -27,7 +29,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from simlab.core.pytree import Scalar, pytree
 from simlab.formats import FORMATS
-from simlab.engines import ENGINES
+from simlab.engines import ENGINES, EnginePair, Site
 from simlab.objectives import OBJECTIVES, with_overrides
 from simlab.objectives.ratios import Surrogate, token_ratio
 from simlab.tasks import TASKS
@@ -36,7 +38,8 @@ from numbers_of_mine import HIGH
 
 mine = with_overrides(OBJECTIVES["grpo"], {"clip_high": HIGH})
 NARROW = replace(FORMATS["bf16"], mantissa_bits=FORMATS["e5m2"].mantissa_bits)
-engine = ENGINES["bf16"]
+NARROW_SITE = Site.of(NARROW)
+engine = replace(ENGINES["bf16"], residual=NARROW_SITE)
 number = 3
 
 @pytree
@@ -58,6 +61,9 @@ class Steps(Schedule):
 
 class Sorted(TASKS["sort"]):
     pass
+
+pair = EnginePair(ENGINES["f32"], engine)
+easy = Sorted(difficulty=2, train_size=64, held_out_size=16)
 
 @dataclass(frozen=True)
 class Plain(Schedule):
@@ -112,6 +118,7 @@ def test_own_records_are_read_by_name(module):
 @pytest.mark.parametrize(
     ("field", "name"),
     [
+        ("engines", "pair"),
         ("objective", "parabola"),
         ("gradient_site", "NARROW"),
         ("infer_format", "NARROW"),
@@ -123,6 +130,54 @@ def test_own_records_are_read_by_name(module):
 def test_a_record_is_read_as_its_name_is(field, name, module):
     record = getattr(importlib.import_module(module), name)
     assert run_config(BASE, {field: record}) == run_config(BASE, {field: f"{module}:{name}"})
+
+
+def test_pair_record_is_named_by_its_sides(module):
+    own = importlib.import_module(module).engine
+    pairs = {
+        f"f32/{module}:engine": EnginePair(ENGINES["f32"], own),
+        f"{module}:engine/bf16": EnginePair(own, ENGINES["bf16"]),
+        f"{module}:engine/{module}:engine": EnginePair(own, own),
+    }
+    for name, pair in pairs.items():
+        assert run_config(BASE, {"engines": pair}) == run_config(BASE, {"engines": name})
+    with_replay = EnginePair(ENGINES["f32"], own, replay="R3")
+    named = {"name": f"f32/{module}:engine", "replay": "R3"}
+    assert run_config(BASE, {"engines": with_replay}) == run_config(BASE, {"engines": named})
+    over = as_grid({"engines": [pairs[f"f32/{module}:engine"], f"f32/{module}:engine"]})
+    assert len(expand(BASE, over, RUNS_PER_BATCH)) == 1
+
+
+def test_pair_of_unnamed_engine_is_carried():
+    unnamed = replace(ENGINES["bf16"], lm_head=ENGINES["f32"].lm_head)
+    for pair in (EnginePair(ENGINES["f32"], unnamed), EnginePair(unnamed, unnamed, replay="R2")):
+        config = run_config(BASE, {"engines": pair})
+        receive(collect_records([config.table]))
+        assert run_config(config) == config
+        assert fingerprint(recipe_of(config).engines) == fingerprint(pair)
+    assert config.table["engines"]["name"].count("__main__:Engine-") == 2
+
+
+def test_instance_is_named_by_class_and_fields(module):
+    own = importlib.import_module(module)
+    sizes = {"difficulty": 2, "train_size": 32, "held_out_size": 16}
+    pairs = [
+        ({"task": own.Sorted(**sizes)}, {"task": {"name": f"{module}:Sorted", **sizes}}),
+        ({"schedule": own.Steps(every=4)}, {"schedule": {"name": f"{module}:Steps", "every": 4}}),
+        ({"task": own.easy}, {"task": f"{module}:easy"}),
+    ]
+    for record, named in pairs:
+        assert run_config(BASE, record) == run_config(BASE, named)
+    flat = columns(run_config(BASE, pairs[0][0]))
+    assert (flat["task"], flat["task.train_size"]) == (f"{module}:Sorted", 32)
+
+
+def test_instance_of_local_class_is_carried(module):
+    class Local(importlib.import_module(module).Sorted):
+        pass
+
+    record = Local(difficulty=2, train_size=32, held_out_size=16)
+    assert run_config(BASE, {"task": record}).table["task"]["name"].startswith("__main__:Local-")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,13 @@ def write_job(folder, events, pid=None, host=None):
 
 
 def chunk(runs, step, reward):
-    return {"event": "chunk", "runs": runs, "step": [step] * len(runs), "reward": reward, "std_rho": reward}
+    return {
+        "event": "chunk",
+        "runs": runs,
+        "step": [step] * len(runs),
+        "reward": reward,
+        "rms_log_rho": reward,
+    }
 
 
 def test_monitor_averages_the_runs_of_an_arm(tmp_path):
@@ -70,12 +76,12 @@ def test_table_of_shows_whole_labels_at_80_columns():
 
 
 def test_line_of_has_counts_and_two_numbers():
-    curves = {"reward": [np.array([0.25, 0.75])], "std_rho": [np.array([0.1])]}
+    curves = {"reward": [np.array([0.25, 0.75])], "rms_log_rho": [np.array([0.1])]}
     arms = {
         f"f32/bf16, learning_rate=0.000{n}": ArmProgress(4, 2, diverged=n % 2, dead=1, curves=curves)
         for n in range(9)
     }
-    expected = "18/36 runs, 18 run-steps, 4 diverged, 9 dead; reward 0.50, std of the IS ratio 0.100"
+    expected = "18/36 runs, 18 run-steps, 4 diverged, 9 dead; reward 0.50, RMS log rho 0.100 nats"
     assert line_of(arms) == expected
     assert line_of({"x": ArmProgress(2)}) == "0/2 runs; no step finished yet"
 

@@ -203,7 +203,7 @@ def test_alternate_fetches_all_metrics_in_one_transfer(monkeypatch):
 
 
 def test_chunks_must_divide_the_steps():
-    with pytest.raises(ValueError, match="chunk 3 does not divide the 4 steps"):
+    with pytest.raises(ValueError, match="chunk must divide the 4 steps to run, got 3"):
         train(RECIPE, small_state(RECIPE), 4, chunk=3)
 
 

@@ -325,12 +325,15 @@ def test_copying_from_a_truly_identical_engine_is_the_same_run():
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"minibatches": 3}, "minibatches 3 does not divide 4 prompts per step"),
-        ({"gradient_checkpointing": True}, "gradient_checkpointing with 1 layers; allowed: from 4 layers on"),
-        ({"staleness": -1}, "staleness -1; allowed: 0 or more steps"),
-        ({"old_log_probs": "bypass"}, "unknown old_log_probs 'bypass'; allowed: train, rollout"),
-        ({"objective": "ppo"}, "a critic and the advantage `gae` need each other"),
-        ({"critic": Critic()}, "a critic and the advantage `gae` need each other"),
+        ({"minibatches": 3}, "minibatches must divide prompts_per_step, got 3 and 4"),
+        (
+            {"gradient_checkpointing": True},
+            "gradient_checkpointing must be false .* fewer than 4 layers, got true",
+        ),
+        ({"staleness": -1}, "staleness must be at least 0, got -1"),
+        ({"old_log_probs": "bypass"}, "old_log_probs must be train or rollout, got 'bypass'"),
+        ({"objective": "ppo"}, r"critic must be given with the advantage gae, got none. Set critic = {}"),
+        ({"critic": Critic()}, "critic must be none without the advantage gae, got a critic"),
     ],
 )
 def test_bad_recipes_are_refused(bad, words):
