@@ -78,7 +78,7 @@ def linear(
     quantized = w.quantized if isinstance(w, WithOriginal) else w
     check_operands(x.elements, quantized.elements)
     if sites.backward == "dequantized":
-        result = scaled_product(_as_rows(x), quantized, sites)
+        result = multiply_scaled(_as_rows(x), quantized, sites)
     elif isinstance(original, Quantized) or not isinstance(w, WithOriginal):
         raise ValueError(
             f"backward {sites.backward!r} needs x as it was, and w from quantize_weights; got "
@@ -114,7 +114,7 @@ def as_quantized(x: Float[AnyArray, "*S"]) -> Quantized:
 
 @jax.custom_jvp
 @jax.jit
-def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M N"]:
+def multiply_scaled(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M N"]:
     """Multiply quantized x [M, K] by quantized w [K, N] and apply the scales: float32 [M, N], unrounded.
 
     To its derivatives it is the float32 product of the quantized operands, their scales being constants.
@@ -140,14 +140,14 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M
     return lax.scan(add_block, zeros, (x_blocks, blocks_of(columns.elements, block), x_scales, w_scales))[0]
 
 
-@scaled_product.defjvp
-def _scaled_product_jvp(primals, tangents):
+@multiply_scaled.defjvp
+def _multiply_scaled_jvp(primals, tangents):
     x, w, sites = primals
     x_dot, w_dot, _ = tangents
     x_scaling, w_scaling = sites.activations.scaling, _weight_scaling(sites)
     tangent = float32_dot(_tangent(x_dot, x, x_scaling), dequantize(w, w_scaling))
     tangent += float32_dot(dequantize(x, x_scaling), _tangent(w_dot, w, w_scaling))
-    return scaled_product(x, w, sites), tangent
+    return multiply_scaled(x, w, sites), tangent
 
 
 @jax.custom_vjp
@@ -160,11 +160,11 @@ def product_with_backward(
 ):
     """Multiply the quantized operands; the cotangents go to x [M, K] and w [K, N] as they were."""
     del x, w
-    return scaled_product(quantized_x, quantized_w, sites)
+    return multiply_scaled(quantized_x, quantized_w, sites)
 
 
 def _product_forward(x: Array, w: Array, quantized_x: Quantized, quantized_w: Quantized, sites: Linear):
-    return scaled_product(quantized_x, quantized_w, sites), (x, w, sites)
+    return multiply_scaled(quantized_x, quantized_w, sites), (x, w, sites)
 
 
 def _product_backward(residuals: tuple[Array, Array, Linear], cotangent: Array):
@@ -172,14 +172,14 @@ def _product_backward(residuals: tuple[Array, Array, Linear], cotangent: Array):
     if sites.backward == "high_precision":
         gradients = float32_dot(cotangent, w.T), float32_dot(x.T, cotangent)
     else:
-        gradients = _quantized_gradients(x, w, cotangent, sites)
+        gradients = _quantize_gradients(x, w, cotangent, sites)
     return (*gradients, None, None, None)
 
 
 product_with_backward.defvjp(_product_forward, _product_backward)
 
 
-def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) -> tuple[Array, Array]:
+def _quantize_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) -> tuple[Array, Array]:
     """Return g w' [M, K] and x' g [K, N], each product as the forward pass makes it.
 
     The left operand is scaled as activations, the right one as weights, along the terms of its own sum.
@@ -189,7 +189,7 @@ def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) ->
 
     def product_of(left: Array, right: Array, sites: Linear) -> Array:
         operands = quantize_operand(left, sites.activations), quantize_operand(right, sites.weights)
-        return scaled_product(*operands, sites)
+        return multiply_scaled(*operands, sites)
 
     return product_of(cotangent, w.T, to_x), product_of(x.T, cotangent, to_w)
 

@@ -225,7 +225,7 @@ def _block(
     stream: Stream,
     of_layer: tuple[Weights, Cache, AnyArray | None],
 ) -> tuple[Stream, tuple[Cache, Array | None, States]]:
-    """Norm, attention, residual; norm, MLP or experts, residual."""
+    """Apply norm, attention, residual; then norm, MLP or experts, residual."""
     layer, cache, replayed = of_layer
     x = rms_norm(stream.read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
     mixed, cache, attention = _self_attention(layer, config, engine, cache, x, reading)

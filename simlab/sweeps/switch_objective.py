@@ -21,7 +21,7 @@ from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVE_MODIFIERS, OBJ
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.corrections import KpopWeights
 from simlab.objectives.covariance import ClipCov, KlCov
-from simlab.objectives.objective import transformed_weights
+from simlab.objectives.objective import transform_weights
 from simlab.objectives.rejection import KpopMask, SecondMomentMask
 from simlab.objectives.trust_regions import Kpop, M2po
 
@@ -190,7 +190,7 @@ class SwitchSurrogate:
             # The config was checked: surrogate and transform fit.
             surrogate = SimpleNamespace(one_weight_per_sequence=lambda: True)
             stages: PyTree = SimpleNamespace(surrogate=surrogate, transform=transform)
-            return transformed_weights(stages, weights, batch, advantages)
+            return transform_weights(stages, weights, batch, advantages)
 
         weights = self.objective._switch("surrogate", lambda stage: stage(batch, advantages))
         return self.objective._switch("transform", transform, weights)
@@ -205,7 +205,7 @@ class SwitchSurrogate:
         return self.objective._switch("surrogate", apply)
 
     def pool(self, weights: Array, mask: Array) -> Array:
-        """Correction weights [B, T] as they multiply u."""
+        """Return correction weights [B, T], as they multiply u."""
         return self.objective._switch("surrogate", lambda stage, weights: stage.pool(weights, mask), weights)
 
 

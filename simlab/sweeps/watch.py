@@ -41,7 +41,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
 
 
 def _read_finished(folder: Path) -> dict[str, ArmProgress]:
-    """The arms of a finished sweep, from its tables."""
+    """Return the arms of a finished sweep, from its tables."""
     result = load(folder)
     steps = dict(iter(result.steps().groupby("run", sort=False)))
     return collect_arms(

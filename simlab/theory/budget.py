@@ -13,7 +13,7 @@ LARGEST = 1e100
 
 
 def effective_fraction(pair: PolicyPair) -> float:
-    """Expected effective sample size of sequence weights over the number of samples, 1 / E_infer[rho^2].
+    """Return the expected effective sample size per sample of sequence weights, 1 / E_infer[rho^2].
 
     Reference: lr Eq. 4.
     """
@@ -21,7 +21,7 @@ def effective_fraction(pair: PolicyPair) -> float:
 
 
 def effective_fraction_of_chain(pair: PolicyPair, length: int) -> float:
-    """The same over `length` tokens of a Markov chain (`memory=1`), by a transfer matrix: any length.
+    """Return this fraction for `length` tokens of a Markov chain (`memory=1`), by a transfer matrix.
 
     E[rho^2] over a step from token a to token b is train^2 / infer, so the product over steps grows
     like the largest eigenvalue of that matrix.
@@ -63,7 +63,7 @@ class Budget:
 
 
 def budget(rho_std: float, length: int) -> Budget:
-    """The budget of `length` tokens whose mismatch ratios are independent with std `rho_std`.
+    """Return the budget of `length` tokens whose IS ratios are independent with std `rho_std`.
 
     Var of rho under pi_infer is chi2(train, infer), and 1 + chi2 multiplies over independent tokens:
     ess = (1 + std^2)^-T, exact when every context has the same chi2. The sum of log rho is taken as

@@ -30,7 +30,7 @@ OLD_LOG_PROBS = ("train", "rollout")
 
 @pytree(kw_only=True)
 class Recipe:
-    """Everything that decides a run but its seed and its first parameters.
+    """All settings of a run except its seed and initial parameters.
 
     The fields before `task` are data: all their numbers (formats of the engines, clip ranges, learning rate,
     temperature, `entropy_coeff`, `kl_loss_coef`) may be traced, stacked and mapped over. The others shape the
