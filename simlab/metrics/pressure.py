@@ -82,7 +82,7 @@ def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Flo
 def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Return the term that clipping adds: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
 
-    X = r A / (G |o|) with the token's policy ratio.
+    X = r A / (G |o|) with the token's PPO ratio.
 
     Unit: advantage.
     Reference: hacking Eq. 7, 13, 14, 26.

@@ -37,7 +37,7 @@ def token_log_rho(batch: TokenBatch) -> PerToken:
     """Return log rho[i, t] clamped to +-20; [B, T], in nats.
 
     Reference: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
-    Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the policy ratio; pi(theta_old) / mu(theta_old) is
+    Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the PPO ratio; pi(theta_old) / mu(theta_old) is
         meant.
     """
     return clamp(batch.logp_train - batch.logp_infer, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)

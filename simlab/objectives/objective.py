@@ -55,7 +55,7 @@ class Objective:
 
     - `advantage`: estimator, see `advantages.py`; `group_filter` drops groups with equal rewards from the
       loss.
-    - `surrogate`: policy ratio and clip, see `ratios.py`.
+    - `surrogate`: PPO ratio and clip, see `ratios.py`.
     - `correction`: weights for rho, see `corrections.py`.
     - `rejections`: masks by rho, see `rejection.py`. With `baseline` "survivors" a sequence that is wholly
       rejected does not enter its siblings' baseline; with "all" it does, as in verl.

@@ -1,4 +1,4 @@
-"""Policy ratios r = pi(theta) / pi(theta_old) and how they are clipped.
+"""PPO ratios r = pi(theta) / pi(theta_old) and their clips.
 
 A surrogate maps `(batch, advantages [B, T])` to u [B, T]; the token's part of the objective is advantage
 times u. Writing min(r A, clip(r) A) as A times a sign-aware weight is cancel Eq. 47-49, 78. `batch.mask`
@@ -150,7 +150,7 @@ class Surrogate(ABC):
 
 @pytree
 class Clipped(Surrogate):
-    """A clipped policy ratio: PPO, GRPO, GSPO by the choice of `ratio` and `clip`."""
+    """A clipped PPO ratio: PPO, GRPO or GSPO, depending on `ratio` and `clip`."""
 
     ratio: Ratio = static()
     clip: Clip

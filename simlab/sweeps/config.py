@@ -44,21 +44,21 @@ FIELDS = (*_RECIPE_FIELDS, *OWN_FIELDS)
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """A run, checked: its recipe, and the same in canonical form, plain values that equal runs share.
+    """A validated run: its recipe, and its canonical form in plain values, identical for equal runs.
 
     `run_config` makes it. `table` holds every field of `simlab.training.recipe.Recipe` under its name, and
 
     - `steps`: length of the run;
-    - `seed`: of the run's random streams (and of its first parameters if there is no warm start);
+    - `seed`: of the run's random streams (and of its initial parameters if there is no warm start);
     - `warm_start`: None, a file of parameters (a path, or the name of one in `experiments/warm_starts`, or
-      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed:
-      a table gives another policy on another processor, a file travels.
+      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed.
+      A table gives a different policy on a different processor; a file does not.
 
     `aliases` holds the values given by the names of `simlab.sweeps.aliases.COLUMNS`.
 
     A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), a table of its fields, with the `name`
-    of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a record of a
-    researcher as `"mymodule:name"`, or the record itself.
+    of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a user-defined
+    component as `"mymodule:name"`, or the record itself.
     """
 
     recipe: Recipe = dataclasses.field(repr=False, compare=False)

@@ -1,6 +1,6 @@
 """When the updates of a token that all samples of a group share cancel, and what restores it.
 
-A group is `advantages` `[G]` with sum zero and log policy ratios `[G, T]`. The coefficient of the shared
+A group is `advantages` `[G]` with sum zero and log PPO ratios `[G, T]`. The coefficient of the shared
 token is the sum over the group of what multiplies its score.
 """
 

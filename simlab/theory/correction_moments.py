@@ -2,7 +2,7 @@
 
 The target is the gradient with samples from pi_train and the same advantages; a correction weighs, or
 drops, samples from pi_infer. Both moments are sums over all sequences and all groups. At theta_old all
-policy ratios are one: clips and group transforms do nothing, and corrections are all that is left.
+PPO ratios are one: clips and group transforms do nothing, and corrections are all that is left.
 """
 
 from collections.abc import Callable, Mapping

@@ -59,7 +59,7 @@ class PolicyPair:
 
     @cached_property
     def log_rho(self) -> Float[np.ndarray, "S T"]:
-        """log of the mismatch ratio per token, `[S, T]`; 0 where masked or where both vanish."""
+        """Log of the IS ratio per token, `[S, T]`; 0 where masked or where both vanish."""
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(self.logp_train - self.logp_infer, nan=0.0, posinf=np.inf, neginf=-np.inf)
 

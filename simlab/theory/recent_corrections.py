@@ -1,6 +1,6 @@
 """Corrections and trust regions of 2026 at theta_old, as weights whose exact moments can be computed.
 
-At theta_old the current policy p is the old one q, so w = p / mu is rho and every policy ratio is one. What
+At theta_old the current policy p is the old one q, so w = p / mu is rho and every PPO ratio is one. What
 is left of a trust region around mu is a weight per token that may depend on the sign of the advantage.
 """
 

@@ -38,7 +38,7 @@ ETAS = np.geomspace(1e-3, 1e-1, 7)
 def random_groups(
     count: int = 20, size: int = 8, length: int = 5
 ) -> tuple[Float[np.ndarray, "N G T"], Float[np.ndarray, "N G"]]:
-    """Return log PPO ratios `[N, G, T]` with the first token shared, and 0/1 rewards, not all equal, `[N, G]`."""
+    """Return log PPO ratios `[N, G, T]` with equal first tokens, and unequal 0/1 rewards `[N, G]`."""
     rng = np.random.default_rng(0)
     log_ratio = 0.3 * rng.normal(size=(count, size, length))
     log_ratio[:, :, 0] = rng.uniform(-0.15, 0.15, size=(count, 1))
