@@ -37,7 +37,8 @@ MIN_PREDICTIVE_POWER = 0.1
 DESIGN = (
     f"Group-sequential: {', '.join(map(str, LOOKS))} initial policies with one seed each, paired. The first "
     f"analysis stops trials with a chance of a verdict below {MIN_PREDICTIVE_POWER:.0%}. The others together "
-    "have an error rate of 5% (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
+    "have an error rate of 5% (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the "
+    "paper. "
 )
 
 Make = Callable[[ExperimentContext, Sequence[str], int | None], Frames]

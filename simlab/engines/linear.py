@@ -65,6 +65,10 @@ def linear(
         ValueError: for scales that cannot be applied after the sum, shapes that do not match, and operands
             without the original that the backward pass needs.
 
+    Example:
+        >>> linear(jnp.array([2.1]), jnp.array([[1.0]]), "bf16").tolist()
+        [2.09375]
+
     Reference: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
@@ -92,7 +96,7 @@ def linear(
 
 
 def quantize_weights(w: Float[AnyArray, "K N"], sites: Linear, key: Array | None = None) -> HeldWeights:
-    """Quantize float32 w [K, N] as `linear` reads it under `sites`, once for many products."""
+    """Quantize float32 w [K, N] once for many products, as `linear` does at `sites`."""
     if sites.dequantized is None:
         quantized = quantize_operand(w, sites.weights, key)
     else:
@@ -101,7 +105,7 @@ def quantize_weights(w: Float[AnyArray, "K N"], sites: Linear, key: Array | None
 
 
 def quantize_operand(x: Float[AnyArray, "*S"], site: Site, key: Array | None = None) -> Quantized:
-    """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
+    """Quantize float32 x [..., T, K], or w [K, N], to a site for `linear`: elements and scale apart."""
     if site.format is None:
         return as_quantized(x)
     return elements_through(materialize_once(x, site), site.spec(key))

@@ -375,6 +375,13 @@ def logits(
 
     Raises:
         ValueError: For an unknown engine.
+
+    Example:
+        >>> from simlab.models import MODELS, init_params
+        >>> config = MODELS["tiny-dense"]
+        >>> params = init_params(jax.random.key(0), config)
+        >>> logits(params, config, jnp.zeros((1, 3), jnp.int32), "bf16").shape
+        (1, 3, 32)
     """
     engine = find_engine(engine)
     weights = prepare(params, config, engine)

@@ -88,10 +88,20 @@ class RunConfig:
 def run_config(
     values: "RunConfig | Mapping[str, Json]", changes: Mapping[str, Json] | None = None
 ) -> RunConfig:
-    """Return the run of `values` with `changes`; names may be dotted: `optimizer.learning_rate`.
+    """Return the validated run of `values` with `changes`.
 
-    Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
-    Raises `ValueError` naming the field, the value and what is allowed.
+    Args:
+        values: fields of the run. The model defaults to that of the warm start.
+        changes: fields to replace; names may be dotted, such as `optimizer.learning_rate`. Both arguments
+            accept the short names of `simlab.sweeps.aliases.ALIASES`.
+
+    Raises:
+        ValueError: For an invalid field; the message gives the field, the value and the allowed values.
+
+    Example:
+        >>> base = run_config({"task": "add", "model": "tiny-dense", "engines": "f32/bf16"})
+        >>> run_config(base, {"learning_rate": 1e-3}).recipe.optimizer.learning_rate
+        0.001
     """
     if not isinstance(values, RunConfig | Mapping):
         raise ValueError(
