@@ -18,7 +18,7 @@ class TokenView:
     - `x`: log rho, nats; `train`, `infer`: log-probabilities.
     - `z`: log rho over its typical size at this probability, within +-10; `size`: abs(z); `rank`: rank of
       the size, 0 to 1.
-    - `sequence`, `index`, `from_end`: where the token is; `length`: tokens of its sequence.
+    - `sequence`, `index`, `from_end`: position of the token; `length`: tokens of its sequence.
     """
 
     log: TokenLog

@@ -77,7 +77,7 @@ class RunConfig:
 
     @property
     def warm_start(self) -> Json:
-        """The source of the first parameters."""
+        """The source of the initial parameters."""
         return self.table["warm_start"]
 
     def as_dict(self) -> dict[str, Json]:
@@ -153,7 +153,7 @@ def _change_fields(table: Mapping[str, Json], changes: Mapping[str, Json]) -> di
 
 
 def _plain_value(name: str, value: object) -> Json:
-    """Return a record that is given itself by its name; other values are returned unchanged."""
+    """Replace a record by its name; return other values unchanged."""
     is_record = dataclasses.is_dataclass(value) and name in _HINTS
     return read(_HINTS[name], value, name).plain if is_record else value
 
@@ -210,9 +210,9 @@ def recipe_of(config: RunConfig) -> Recipe:
 def run_key(config: RunConfig, runs_per_batch: int, program: str = "") -> str:
     """Return the content hash of a run: 20 hexadecimal digits.
 
-    Of the canonical config (a warm start by its content, not its path), of the size of the run batches that
-    it is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence
-    of bytes on one kind of device.
+    The hash covers the canonical config (a warm start by its content, not its path), the size of the run
+    batches, everything else that shapes its `program`, and the code. On one kind of device, runs with equal
+    keys have the same bytes.
     """
     content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
     text = json.dumps([code_digest(), runs_per_batch, program, content], sort_keys=True)

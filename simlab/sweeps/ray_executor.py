@@ -108,20 +108,20 @@ def _connect(address: str | None) -> ModuleType:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Raise `OSError` where nothing listens at host:port, for which Ray would wait for minutes."""
+    """Raise `OSError` if nothing listens at host:port; Ray would wait for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
 
 
 def _resource() -> str:
-    """Return what Ray calls the kind of device that the driver has, and that a batch needs one of."""
+    """Return Ray's name of the driver's kind of device; a batch needs one such device."""
     return "GPU" if jax.default_backend() == "gpu" else "CPU"
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch that is under way."""
+    """A batch in progress."""
 
     runs: list[PlannedRun]
     steps: int
@@ -188,7 +188,7 @@ def _plain(member: BatchedRun) -> BatchedRun:
 def _compute_batch(
     digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
 ) -> tuple[list[BatchedRun], list[dict[str, Json]], float]:
-    """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
+    """Return the advanced members of a batch, their live metrics, and the seconds used."""
     enable_compile_cache()
     if digest != code_digest():
         raise RuntimeError(

@@ -122,7 +122,7 @@ def _check_number(name: str, value: object, kind: type | UnionType, low: int) ->
 def prepare(
     base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, runs_per_batch: int | None
 ) -> tuple[Plan, ResultCache]:
-    """Check every run of the grid and plan those that `folder` lacks; None is the default of the device."""
+    """Check every run of the grid and plan the runs missing from `folder`. None: default of the device."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}.")
     count = find_runs_per_batch(base, points) if runs_per_batch is None else runs_per_batch

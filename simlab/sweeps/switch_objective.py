@@ -1,4 +1,4 @@
-"""An objective that can be any of the catalog's: a traced branch index selects each stage.
+"""An objective that can be any one of the catalog: a traced branch index selects each stage.
 
 Presets differ in their functions, so each has its own static signature. Here a stage computes all
 alternatives and selects one; they are `[B, T]` arrays. There are two sets of alternatives: `all` has those of
@@ -212,8 +212,8 @@ class SwitchSurrogate:
 def as_switch_objective(objective: Objective) -> SwitchObjective | Objective:
     """Return `objective` as a `SwitchObjective` of the fewest alternatives that contain its stages.
 
-    It is unchanged if a stage is not in the catalogs. These are own stages, compositions that no preset or
-    suffix has, `gae`, which reads a critic, and score centering, which reads the vocabulary.
+    It is unchanged if a stage is not in the catalogs: user-defined stages, compositions that no preset or
+    modifier has, `gae` (reads a critic), and score centering (reads the vocabulary).
     """
     for name in ALTERNATIVES:
         if objective.centering is None and _contains(name, objective):
