@@ -136,7 +136,7 @@ def _measure_scale(view: TokenView) -> dict[str, float]:
 
 
 def _summarize(name: str, values: np.ndarray, expected: float) -> dict[str, float]:
-    """Return the median, the interquartile range, and a score of how far the median is from `expected`."""
+    """Return median, interquartile range, and log of the distance from `expected` over that range."""
     low, middle, high = map(float, np.quantile(values, (0.25, 0.5, 0.75)))
     fit = float(np.log((abs(middle - expected) + 1e-3) / (high - low + 1e-3)))
     return {name: middle, f"{name}_spread": high - low, f"{name}_fit": fit}

@@ -1,4 +1,4 @@
-"""What determines the bits of a run besides its config: code, versions, and settings of JAX."""
+"""Dependencies of the bits of a run other than its config: code, versions, JAX settings."""
 
 import hashlib
 import re

@@ -54,8 +54,8 @@ def compute(
 ) -> float:
     """Compute the missing runs of `plan`; return the seconds that it took.
 
-    `agreed` gets the expected minutes and returns whether to continue; raises `StoppedError` if not, and
-    `WorkerError` for a process that does not do its work.
+    `agreed` gets the expected minutes and returns whether to continue. Raises `StoppedError` if not, and
+    `WorkerError` if a process ends before its work is done.
     """
     count = _processes(plan, workers, len(missing_policies(plan, cache)))
     trainers = count if jax.default_backend() == "cpu" else 0

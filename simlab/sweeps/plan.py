@@ -174,7 +174,7 @@ def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch
 
 
 def _mark_lone_objective(group: list[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs of a compile group, marked if all have one objective, numbers aside."""
+    """Return the runs of a compile group, marked if their objectives differ only in numbers."""
     objectives = [swept_recipe(run.config).objective for run in group]
     selections = {each.selection for each in objectives if isinstance(each, SwitchObjective)}
     # Elsewhere a kernel computes all alternatives, and the compiler may contract other products and sums.

@@ -80,7 +80,7 @@ class BatchedRun:
 
 
 def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[Recipe, TrainState]:
-    """Return recipes and states side by side.
+    """Stack recipes and states.
 
     Every number has an axis of its own member, whether or not it varies, so other runs of the batch never
     change the compiled function. Empty members repeat the first run and are discarded.

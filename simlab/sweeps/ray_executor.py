@@ -55,13 +55,24 @@ def compute(
 ) -> float:
     """Compute the missing runs of `plan` on the cluster at `address`; return the seconds that it took.
 
-    `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
-    sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere raises. A
-    task advances a batch by `checkpoint_seconds`, and where its worker or node dies is run again; when the
-    driver dies its tasks end, and the next sweep resumes from what came back. `agreed` is as for the local
-    executor.
-    Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
-    fails.
+    A task advances a batch by `checkpoint_seconds`; if its worker or node dies, the task runs again. If the
+    driver dies, its tasks end, and the next sweep resumes from the results that the driver received.
+
+    Args:
+        plan: the runs. Every node needs the same code; a task on a node without it raises.
+        cache: result cache of the driver.
+        agreed: as for the local executor.
+        watch: whether to draw curves.
+        checkpoint_seconds: length of a task.
+        address: address of the head (`host:6379`); `local`: a cluster on this machine that ends with the
+            sweep; None: the cluster that runs on this machine.
+
+    Returns:
+        Wall time in seconds.
+
+    Raises:
+        ClusterError: If Ray is not installed or no cluster answers.
+        RuntimeError: If a task fails.
     """
     if collect_records(run.config.table for run in plan.runs):
         raise ClusterError(
