@@ -39,7 +39,7 @@ demo: $(VENV)/.core  ## run the main job on CPU and draw its figures (under 5 mi
 	$(BIN)/simlab run flagship_sweep
 	$(BIN)/simlab figures format_error softmax_levels softmax_placements softmax_spread softmax_real flagship_sweep
 
-results: environments  ## re-make the results and figures shipped with the package (a day; commit first)
+results: environments  ## re-make the results and figures shipped with the package (a day and a half; commit first)
 	$(PIP) --no-build-isolation -e '.[peers]' # bench_step and bench_quantize compare with them
 	for name in $(RESULTS); do $(BIN)/simlab run $$name --out experiments/results/$$name || exit 1; done
 	$(BIN)/simlab figures --results experiments/results --out figures/out

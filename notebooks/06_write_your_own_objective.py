@@ -13,6 +13,8 @@
 # %% [markdown]
 # # Write your own objective
 #
+# Read this first: `simlab/objectives/plain_grpo.py`, GRPO in plain JAX.
+#
 # An objective in simlab is a record of small functions. Per token it is
 #
 # $$A \times u(r, A) \times \text{correction}(\rho) \times \text{distortion}$$

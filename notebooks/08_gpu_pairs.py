@@ -120,7 +120,7 @@ value = {changed: np.mean((under[changed] - under[frozenset()]) ** 2) for change
 shares = shapley(value.__getitem__, names)
 for name, share in shares.items():
     print(f"{name}: {share / value[frozenset(names)]:+.2%} of the mean squared log rho")
-print("left over:", value[frozenset(names)] - sum(shares.values()))
+print("remainder:", value[frozenset(names)] - sum(shares.values()))
 
 # %% [markdown]
 # ## How many bits are enough?

@@ -63,8 +63,8 @@ pd.DataFrame({name: {metric: result.metrics[metric] for metric in shown} for nam
 # ## The diagnosis
 #
 # Each cause has a probability, calibrated on logs that the fit did not see (docs/diagnosis.md). If it is low,
-# the cause is only a hypothesis to check. At ten times this mismatch, the diagnosis mistakes
-# rounding for a broken sync. vLLM with an FP8 cache can come near this size (docs/real_models.md).
+# the cause is only a hypothesis to check. At ten times this mismatch, the diagnosis confuses rounding with a
+# failed weight sync. vLLM with an FP8 cache can come near this size (docs/real_models.md).
 
 # %%
 for name, result in found.items():

@@ -15,9 +15,17 @@ MAX_LINES, MAX_TEST_NAME = 500, 60
 # Packages that follow the rules on functions, docstrings and words. Extend the lists, never shorten them.
 LIBRARY = (
     "simlab/checkpoints",
+    "simlab/diagnosis",
+    "simlab/engines",
+    "simlab/formats",
     "simlab/integrations/verl",
+    "simlab/metrics",
+    "simlab/models",
+    "simlab/objectives",
     "simlab/serving",
     "simlab/tasks",
+    "simlab/theory",
+    "simlab/training",
     "figures",
 )
 TESTS = (
@@ -52,6 +60,24 @@ LOCAL_PARTICIPLES = {
     "simlab/sweeps/grids.py: listed",
     "simlab/sweeps/grids.py: sampled",
     "simlab/diagnosis/slime.py: _ragged",
+}
+# Functions named after what they return: engine builders, metrics (their names are columns), verl's words.
+NOUN_PHRASES = {
+    "simlab/diagnosis/slime.py: _ragged",
+    "simlab/diagnosis/token_view.py: signed_log",
+    "simlab/engines/builders.py: calibrated_cache",
+    "simlab/engines/builders.py: calibrated_fp8",
+    "simlab/engines/builders.py: calibrated_nvfp4",
+    "simlab/engines/builders.py: unified_fp8",
+    "simlab/metrics/pressure.py: clipped_tokens",
+    "simlab/metrics/pressure.py: rejected_sequence_fraction",
+    "simlab/metrics/pressure.py: rejected_token_fraction",
+    "simlab/metrics/probability_bins.py: binned_mean",
+    "simlab/metrics/probability_bins.py: controlled_rms_log_rho",
+    "simlab/objectives/batch.py: masked_mean",
+    "simlab/objectives/batch.py: masked_sum",
+    "simlab/objectives/extras.py: _capped_k3",
+    "simlab/training/checkpoints.py: named_arrays",
 }
 UNCHECKED = ("diagnosis", "__pycache__", "py.typed")
 # Replaced names: no identifier, keyword, config field or column of these may come back.
@@ -155,6 +181,17 @@ def test_docstrings_start_with_a_verb_or_noun(package):
     assert not wrong
 
 
+def test_summaries_of_functions_are_imperative():
+    nouns = r"[^A-Z]|(The|An?|All|Each|Mean|Weights?|Largest|Smallest|Fraction)\b"
+    wrong = [
+        f"{path}: {docstring.splitlines()[0]}"
+        for path, node in list_functions("simlab", "figures", "scripts")
+        if (docstring := ast.get_docstring(node))
+        if re.match(nouns, docstring)
+    ]
+    assert not wrong
+
+
 @pytest.mark.parametrize("package", LIBRARY + COMMANDS)
 def test_functions_are_not_bare_participles(package):
     names = [(path, node.name) for path, node in list_functions(package)]
@@ -162,8 +199,9 @@ def test_functions_are_not_bare_participles(package):
         f"{path}: {name}"
         for path, name in names
         if (first := name.strip("_").split("_")[0]) in PARTICIPLES.split() or re.search(r"[a-z]{2}ed$", first)
+        if first != "embed"
     ]
-    assert not wrong
+    assert set(wrong) <= NOUN_PHRASES, sorted(set(wrong) - NOUN_PHRASES)
 
 
 def test_functions_are_no_single_participle():

@@ -27,7 +27,7 @@ from simlab.theory.correction_moments import (
     scale_to_std_rho,
 )
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
-from simlab.theory.recent_corrections import FAMILIES, RECENT, masked_fractions, sharpened_pair, token_kl
+from simlab.theory.recent_corrections import FAMILIES, RECENT, mask_fractions, sharpen_pair, token_kl
 
 GROUP = 16
 VOCABULARY = 3
@@ -67,10 +67,10 @@ def measure_masked(seed: int) -> list[dict]:
     rows = []
     for family, levels in FAMILIES.items():
         for scale, noise in levels:
-            policies = sharpened_pair(space, seed, scale, noise)
+            policies = sharpen_pair(space, seed, scale, noise)
             level = {"family": family, "scale": scale, "noise": noise, "seed": seed}
             level |= {"gap": token_kl(policies)}
-            masked = masked_fractions(policies).items()
+            masked = mask_fractions(policies).items()
             rows += [level | {"rule": rule, "masked": fraction} for rule, fraction in masked]
     return rows
 

@@ -16,7 +16,7 @@ from simlab.studies import Measured
 from simlab.studies.samples import Exact
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias
-from simlab.theory.rounding_error import rounded_softmax
+from simlab.theory.rounding_error import round_softmax
 
 # All formats with a sign and an exponent that are coarser than float32.
 FLOATS = [name for name in FORMATS if name not in ("fp32", "e8m0") and not name.startswith("int")]
@@ -52,7 +52,7 @@ def run(run: ExperimentContext) -> None:
     table = []
     with run.phase("curves"):
         for name, (fmt, rounding) in run.track(list(ENGINES.items()), "formats"):
-            rounded = rounded_softmax(logits, fmt, rounding, ("logits",))
+            rounded = round_softmax(logits, fmt, rounding, ("logits",))
             table += [row for by in SORTS for row in curve(name, train, rounded, by)]
         # Each noise with its negative: odd orders, which average to zero, vanish at once.
         noise = NOISE * rng.normal(size=logits.shape)

@@ -59,7 +59,7 @@ def run_validated(run: ExperimentContext, names: Sequence[str], block: int | Non
 
 
 @dataclass(frozen=True)
-class Contest:
+class RemedyComparison:
     """The remedies of one model; `named` returns the name of its arm."""
 
     experiment: str
@@ -99,23 +99,23 @@ class Contest:
         return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in measured]
 
 
-DENSE = Contest("leaderboard", chain_arm, REMEDIES)
-MOE = Contest("leaderboard_experts", moe_arm, MOE_REMEDIES)
+DENSE = RemedyComparison("leaderboard", chain_arm, REMEDIES)
+MOE = RemedyComparison("leaderboard_experts", moe_arm, MOE_REMEDIES)
 
 
-def _experiment(question: str, contest: Contest, minutes: float) -> Experiment:
-    arms = {arm: ALL_ARMS[arm] for arm in contest.arms}
+def _experiment(question: str, comparison: RemedyComparison, minutes: float) -> Experiment:
+    arms = {arm: ALL_ARMS[arm] for arm in comparison.arms}
     return Experiment(
-        name=contest.experiment,
+        name=comparison.experiment,
         question=question,
-        decision_rule=contest.rule,
-        run=contest.run,
+        decision_rule=comparison.rule,
+        run=comparison.run,
         minutes=minutes,
         claims=(V6.id,),
-        collect_evidence=contest.collect_evidence,
+        collect_evidence=comparison.collect_evidence,
         check_resume=check_arms,
-        design=Design(BASE, arms, contest.named(NONE)),
-        registered={**register((V6,), contest.experiment), V6.id: hash_rule(contest.rule)},
+        design=Design(BASE, arms, comparison.named(NONE)),
+        registered={**register((V6,), comparison.experiment), V6.id: hash_rule(comparison.rule)},
     )
 
 

@@ -32,12 +32,13 @@ from simlab.studies.sequential import Looks
 from simlab.studies.verdicts import ALPHA, criterion_verdict, measure, measure_trials
 from simlab.sweeps.compile_cache import compute_on_one_thread
 
-HOPELESS = 0.1
+MIN_PREDICTIVE_POWER = 0.1
 """Chance of a verdict at the last analysis below which a trial stops."""
 DESIGN = (
     f"Group-sequential: {', '.join(map(str, LOOKS))} initial policies with one seed each, paired. The first "
-    f"analysis stops trials with a chance of a verdict below {HOPELESS:.0%}. The others together have an "
-    "error rate of 5% (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the paper. "
+    f"analysis stops trials with a chance of a verdict below {MIN_PREDICTIVE_POWER:.0%}. The others together "
+    "have an error rate of 5% (O'Brien & Fleming). Primary criteria are corrected by Holm's method over the "
+    "paper. "
 )
 
 Make = Callable[[ExperimentContext, Sequence[str], int | None], Frames]
@@ -175,7 +176,10 @@ def is_open(measured: Measured, family: int, stops_for_futility: bool) -> bool:
         return not (decided and has_decided_premises(measured))
     if not stops_for_futility:
         return True
-    return predictive_power(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1])) >= HOPELESS
+    return (
+        predictive_power(sample, criterion, LOOKS[-1], looks.nominal(level, LOOKS[-1]))
+        >= MIN_PREDICTIVE_POWER
+    )
 
 
 def has_decided_premises(measured: Measured) -> bool:

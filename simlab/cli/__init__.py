@@ -82,5 +82,5 @@ app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 
 
 def main() -> None:
-    """Entry point of the `simlab` command."""
+    """Run the `simlab` command."""
     app()

@@ -242,11 +242,13 @@ def notebooks(json: Json = False) -> None:
 
 
 def _first_line(unit: Callable) -> str:
-    return (unit.__doc__ or "").split("\n", 1)[0]
+    """Return the first line of a docstring, of a function's without "Return the"."""
+    line = (unit.__doc__ or "").split("\n", 1)[0]
+    return re.sub(r"^Return (?:the |an? )?(.)", lambda match: match[1].upper(), line)
 
 
 def _describe(name: str, metric: Callable, reads: str, measured: str) -> dict[str, str]:
-    """A row from the docstring: its first line, and its lines `Unit:` and `Reference:`."""
+    """Return a row from the docstring: its first line, and its lines `Unit:` and `Reference:`."""
     text = metric.__doc__ or ""
 
     def line(label: str) -> str:

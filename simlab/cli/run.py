@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 
 LONG_MINUTES = 5.0
 EPILOG = (
-    "Example: `simlab run softmax --smoke --out /tmp/softmax`, `simlab run lr_dynamics --explain`, "
+    "Example: `simlab run softmax --smoke --out /tmp/softmax`, `simlab run bench_step bench_compile`, "
+    "`simlab run lr_dynamics --explain`, "
     "or `simlab run moe_dynamics --resume-from experiments/results/moe_dynamics --no-futility`. "
     "Names of experiments: `simlab list experiments`."
 )
 
 
 def run(
-    experiment: Annotated[str, typer.Argument(help="Name of the experiment.")],
+    experiments: Annotated[
+        list[str], typer.Argument(help="Names of experiments, which run one after another.")
+    ],
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Tiny version that takes seconds, or minutes for benchmarks.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Result directory (default runs/EXPERIMENT).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Result directory of a single experiment (default runs/EXPERIMENT).")
+    ] = None,
     resume_from: Annotated[
         Path | None,
         typer.Option(
@@ -46,7 +51,7 @@ def run(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment and write its tables and manifest.
+    """Run experiments and write their tables and manifests.
 
     Before an experiment of more than 5 minutes, the command prints the plan. On a terminal it waits for
     confirmation.
@@ -54,24 +59,35 @@ def run(
     from simlab.studies.loading import load_experiment
 
     with one_clear_error():
-        chosen = load_experiment(experiment)
-        _check_options(chosen, json and not explain, no_futility)
+        chosen = [load_experiment(name) for name in dict.fromkeys(experiments)]
+        needs_one = {"--out": out, "--resume-from": resume_from, "--json": json}
+        _check_options(chosen, [name for name, value in needs_one.items() if value], no_futility)
+        if json and not explain:
+            raise ValueError("--json needs --explain.")
         if explain:
-            _print_plan(chosen, json)
+            for each in chosen:
+                _print_plan(each, json)
             return
-        folder, resumed = _find_folders(chosen, out, resume_from, smoke)
-    expected = "seconds, or a minute or two" if smoke else f"about {chosen.minutes:g} min on two cores"
-    if not smoke and chosen.minutes > LONG_MINUTES:
-        _confirm_plan(chosen, expected, yes)
-    typer.echo(f"{chosen.name}: {chosen.question} ({expected})", err=True)
-    _execute(chosen, folder, smoke, resumed, stops_for_futility=not no_futility)
+        folders = [_find_folders(each, out, resume_from, smoke) for each in chosen]
+    for each in chosen:
+        if not smoke and each.minutes > LONG_MINUTES:
+            _confirm_plan(each, _expected(each, smoke), yes)
+    for each, (folder, resumed) in zip(chosen, folders, strict=True):
+        typer.echo(f"{each.name}: {each.question} ({_expected(each, smoke)})", err=True)
+        _execute(each, folder, smoke, resumed, stops_for_futility=not no_futility)
 
 
-def _check_options(experiment: "Experiment", has_lone_json: bool, no_futility: bool) -> None:
-    if has_lone_json:
-        raise ValueError("--json needs --explain.")
-    if no_futility and not experiment.is_sequential:
-        raise ValueError(f"--no-futility needs an experiment with interim analyses, got {experiment.name}.")
+def _expected(experiment: "Experiment", smoke: bool) -> str:
+    return "seconds, or a minute or two" if smoke else f"about {experiment.minutes:g} min on two cores"
+
+
+def _check_options(experiments: "list[Experiment]", needs_one: list[str], no_futility: bool) -> None:
+    if needs_one and len(experiments) > 1:
+        names = ", ".join(each.name for each in experiments)
+        raise ValueError(f"{needs_one[0]} needs a single experiment, got {names}.")
+    for each in experiments:
+        if no_futility and not each.is_sequential:
+            raise ValueError(f"--no-futility needs an experiment with interim analyses, got {each.name}.")
 
 
 def _find_folders(

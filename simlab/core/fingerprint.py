@@ -141,12 +141,12 @@ def _code(value: Any, seen: _Seen) -> Any:
     name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value.__name__)}"
     if not is_own_code(getattr(value, "__module__", None)):
         return "name", name
-    # The module of own code is left out: `__main__` has another name in another process.
+    # The module of user code is left out: `__main__` has another name in another process.
     if isinstance(value, type):
         return value.__qualname__, [_content(base, seen) for base in value.__bases__], _members(value, seen)
     code, cells = value.__code__, value.__closure__ or ()
     parts = [value.__defaults__, value.__kwdefaults__, [cell.cell_contents for cell in cells]]
-    # An installed package may have wrapped own code.
+    # An installed package may have wrapped user code.
     is_wrapper = not is_own_code(value.__globals__.get("__name__", value.__module__))
     # Names of the module itself (`__file__`) are no content; pytest adds some that are not identifiers.
     names = [key for key in _names(code) if key.isidentifier() and not key.startswith("__")]

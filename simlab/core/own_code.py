@@ -1,4 +1,4 @@
-"""Own code, which is neither of Python, nor of this package, nor installed; and the files that it imports."""
+"""User code (not Python's, not of this package, not installed) and the files that it imports."""
 
 import ast
 import sys
@@ -11,7 +11,7 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 class SourceFile(NamedTuple):
-    """A source file, and the folder in which its package, or it itself, is."""
+    """A source file, and the folder that contains it or its top package."""
 
     path: Path
     root: Path
@@ -26,7 +26,7 @@ class SourceFile(NamedTuple):
 
 
 def is_own_code(module: str | None) -> bool:
-    """Return whether an imported module is neither of this package, nor of Python, nor installed."""
+    """Return whether an imported module is user code: not of this package, not Python's, not installed."""
     top = (module or "").partition(".")[0]
     if top == "__main__":  # in a worker process an installed file, whatever code it received
         return True
@@ -42,11 +42,11 @@ def is_installed(entry: str) -> bool:
 
 
 def find_source(name: str) -> SourceFile:
-    """Return the file of a module, without an import of it.
+    """Return the file of a module without importing it.
 
     Raises:
-        ValueError: For a module that no folder has, with the folders that were searched, and for one without
-            a source file.
+        ValueError: If no folder has the module (the message lists the searched folders), or if the module
+            has no source file.
     """
     folders, dotted, path, root = sys.path, "", None, None
     for part in name.split("."):
@@ -65,7 +65,7 @@ def find_source(name: str) -> SourceFile:
 
 
 def source_files(first: SourceFile) -> dict[SourceFile, bytes]:
-    """Return the content of a file and of all own code that it imports, directly or not."""
+    """Return the content of a file and of all user code that it imports, directly or not."""
     contents: dict[SourceFile, bytes] = {}
     waiting = [first]
     while waiting:
@@ -108,7 +108,7 @@ def _imports(file: SourceFile, nodes: Iterable[ast.AST]) -> Iterator[SourceFile]
 
 
 def _files_of(parts: list[str]) -> Iterator[SourceFile]:
-    """Yield the files of a module of own code, without an import of it."""
+    """Yield the files of a module of user code without importing it."""
     spec = _find_top(parts[0])
     if spec is None:
         return
@@ -121,7 +121,7 @@ def _files_of(parts: list[str]) -> Iterator[SourceFile]:
 
 
 def _find_top(name: str) -> ModuleSpec | None:
-    """Return where a package or module of own code is; None for other code and for what is missing."""
+    """Return the spec of a package or module of user code; None for other code and missing modules."""
     if name in ("simlab", "__main__") or name in sys.stdlib_module_names:
         return None
     # Some editable installs have a finder of their own.
@@ -130,7 +130,7 @@ def _find_top(name: str) -> ModuleSpec | None:
     if spec is None:
         return None
     places = [*([spec.origin] if spec.origin else []), *(spec.submodule_search_locations or ())]
-    # The package's own code has a digest of its own, that of installed packages is their version.
+    # simlab's code has its own digest; installed packages are identified by their version.
     return None if any(is_installed(place) for place in places) else spec
 
 

@@ -1,7 +1,7 @@
 """The one place that imports modules by name: plug-ins called `module:name`, and optional packages.
 
-A plug-in is known by its source and its values. The source is that of its module and of all own code that the
-module imports, directly or not.
+A plug-in is known by its source and its values. The source is that of its module and of all user code that
+the module imports, directly or not.
 """
 
 import contextlib

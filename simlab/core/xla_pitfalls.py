@@ -35,7 +35,7 @@ def _random(*shape: int) -> np.ndarray:
 
 
 def constant_magic_disappears() -> Pitfall:
-    """`(x + C) - C` with a literal C rounds in float arithmetic, and may compile to a copy."""
+    """Test whether `(x + C) - C` with a literal C compiles to a copy; in float arithmetic it rounds."""
     x = _random(4096)
     num_unrounded = int((np.asarray(jax.jit(lambda x: (x + 98304.0) - 98304.0)(x)) == x).sum())
     return Pitfall(
@@ -47,7 +47,7 @@ def constant_magic_disappears() -> Pitfall:
 
 
 def product_and_sum_fuse() -> Pitfall:
-    """`a * b + c` under jit may round once instead of twice."""
+    """Test whether `a * b + c` under jit rounds once instead of twice."""
     a, b, c = _random(3, 4096)
     separate = a * b + c
     fused = int((np.asarray(jax.jit(lambda a, b, c: a * b + c)(a, b, c)) != separate).sum())
@@ -60,7 +60,7 @@ def product_and_sum_fuse() -> Pitfall:
 
 
 def division_by_scalar_becomes_product() -> Pitfall:
-    """`x / s` with one s for many x may become `x * (1 / s)`."""
+    """Test whether `x / s` with one s for many x becomes `x * (1 / s)`."""
     x, s = _random(4096), np.float32(3.7)
     wrong = int((np.asarray(jax.jit(lambda x: x / 3.7)(x)) != x / s).sum())
     return Pitfall(
@@ -72,7 +72,7 @@ def division_by_scalar_becomes_product() -> Pitfall:
 
 
 def exp2_inexact() -> Pitfall:
-    """`exp2(n)` for integer n should be a power of two."""
+    """Test whether `exp2(n)` for an integer n is inexact; it should be a power of two."""
     n = np.arange(-126, 128, dtype=np.float32)
     wrong = int((np.asarray(jax.jit(jnp.exp2)(n)) != np.ldexp(np.float32(1), n.astype(int))).sum())
     return Pitfall(
@@ -84,7 +84,7 @@ def exp2_inexact() -> Pitfall:
 
 
 def subnormals_flushed() -> Pitfall:
-    """Float32 subnormals may be read or written as zero."""
+    """Test whether float32 subnormals are read or written as zero."""
     x = np.asarray([1e-40, -3e-42], np.float32)
     flushed = int((np.asarray(jax.jit(lambda x: x * jnp.float32(1.5))(x)) == 0).sum())
     return Pitfall(
@@ -96,7 +96,7 @@ def subnormals_flushed() -> Pitfall:
 
 
 def cast_rounds_cotangent() -> Pitfall:
-    """The gradient of a float8 round trip is rounded (and overflows) as the value is."""
+    """Test whether the gradient of a float8 round trip is rounded, and overflows, like the value."""
     gradient = jax.grad(lambda x: 1000.0 * x.astype(jnp.float8_e4m3fn).astype(jnp.float32))(1.0)
     return Pitfall(
         "a cast to float8 and back also rounds the gradient",
@@ -107,7 +107,7 @@ def cast_rounds_cotangent() -> Pitfall:
 
 
 def cast_does_not_saturate() -> Pitfall:
-    """`astype(float8_e4m3fn)` beyond 448 gives NaN where torch saturates."""
+    """Test whether `astype(float8_e4m3fn)` beyond 448 gives NaN, where torch saturates."""
     value = float(jnp.float32(1e6).astype(jnp.float8_e4m3fn).astype(jnp.float32))
     return Pitfall(
         "the float8 cast overflows to NaN",
@@ -118,7 +118,7 @@ def cast_does_not_saturate() -> Pitfall:
 
 
 def float6_fails() -> Pitfall:
-    """jit on a float6 array fails, or kills the process; tried in one of its own."""
+    """Test, in a separate process, whether jit on a float6 array fails or kills the process."""
     code = "import jax, jax.numpy as n; jax.jit(lambda x: x.astype(n.float6_e2m3fn))(n.ones(4))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
     return Pitfall(
@@ -130,7 +130,7 @@ def float6_fails() -> Pitfall:
 
 
 def max_loses_nan() -> Pitfall:
-    """The maximum of an array with a NaN may be a number."""
+    """Test whether the maximum of an array with a NaN is a number."""
     x = _random(64, 4096)
     x[::2, 1234] = np.nan
     lost = int(np.isfinite(np.asarray(jax.jit(lambda x: jnp.max(jnp.abs(x), axis=-1))(x))[::2]).sum())
@@ -143,7 +143,7 @@ def max_loses_nan() -> Pitfall:
 
 
 def fresh_outputs_slow() -> Pitfall:
-    """A large output in fresh memory costs page faults; a donated buffer does not."""
+    """Test whether a large output in fresh memory costs page faults; a donated buffer does not."""
     fresh = _seconds(jax.jit(lambda x: x + 1.0), donate=False)
     donated = _seconds(jax.jit(lambda x: x + 1.0, donate_argnums=0), donate=True)
     return Pitfall(
@@ -166,7 +166,7 @@ def _seconds(step: Callable[[jax.Array], jax.Array], donate: bool) -> float:
 
 
 def product_depends_on_shape() -> Pitfall:
-    """A row of a matrix product may depend on how many rows there are."""
+    """Test whether a row of a matrix product depends on the number of rows."""
     x, w = _random(64, 512), _random(512, 48)
     dot = jax.jit(jnp.dot)
     differ = int((np.asarray(dot(x, w))[:7] != np.asarray(dot(x[:7], w))).sum())
@@ -179,7 +179,7 @@ def product_depends_on_shape() -> Pitfall:
 
 
 def threefry_slow() -> Pitfall:
-    """Random bits cost far more than the rounding that uses them."""
+    """Test whether random bits cost far more than the rounding that uses them."""
     key = jax.random.key(0)
     bits = jax.jit(lambda x: x + jax.random.bits(key, x.shape).astype(jnp.float32))
     ratio = _seconds(bits, donate=False) / _seconds(jax.jit(lambda x: x + 1.0), donate=False)
@@ -192,7 +192,7 @@ def threefry_slow() -> Pitfall:
 
 
 def product_in_low_precision() -> Pitfall:
-    """A float32 matrix product may silently run in TF32 or BF16 on an accelerator."""
+    """Test whether a float32 matrix product silently runs in TF32 or BF16 on an accelerator."""
     x, w = _random(64, 512), _random(512, 64)
     error = np.abs(
         np.asarray(jax.jit(jnp.dot)(x, w), np.float64) - x.astype(np.float64) @ w.astype(np.float64)
@@ -208,7 +208,7 @@ def product_in_low_precision() -> Pitfall:
 
 
 def classes_are_one_tree() -> Pitfall:
-    """Two dataclasses of one shape may be one pytree: jit can run what it compiled for the other."""
+    """Test whether two dataclasses of one shape are one pytree, so that jit reuses compiled functions."""
     one, other = (make_dataclass(name, ["x"], frozen=True) for name in ("One", "Other"))
     for each in (one, other):
         jax.tree_util.register_dataclass(each, ["x"], [])

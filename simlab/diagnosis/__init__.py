@@ -1,7 +1,7 @@
 """Diagnose a run from its token-level log: ranked causes with evidence, check and fix.
 
 `diagnose`, `diagnose_log` and `write_diagnosis` need JAX, `read_log` and `compare_logs` PyArrow. They are
-imported when they are used, so that a trainer without these can call the others.
+imported on first use, so a trainer without these packages can call the rest.
 """
 
 from importlib import import_module

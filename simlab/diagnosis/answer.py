@@ -41,14 +41,14 @@ def unknown_answer(question: str, reason: str, recommendation: str = "") -> Answ
 def answer_by_score(
     question: str, score: float, tokens: int, verdicts: tuple[str, str], evidence: Sequence[str], fix: str
 ) -> Answer:
-    """Return the answer that a score gives: the first of the verdicts and the `fix` from 1 on."""
+    """Return the answer for a score: from 1 on, the first verdict and the `fix`."""
     confidence, has_fault = estimate_confidence(score, tokens), score >= 1
     verdict, recommendation = (verdicts[0], fix) if has_fault else (verdicts[1], "")
     return Answer(question, verdict, confidence, score, tuple(evidence), recommendation)
 
 
 def estimate_confidence(score: float, tokens: int) -> float:
-    """Return the confidence of a verdict: 0.5 at the threshold, score 1, and more with distance from it.
+    """Return the confidence of a verdict: 0.5 at the threshold (score 1), higher further away.
 
     A logistic curve in log score, flatter for fewer than `FEW_TOKENS` tokens. docs/diagnosis.md reports the
     fraction of correct answers at each confidence.

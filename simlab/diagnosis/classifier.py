@@ -111,7 +111,7 @@ class Classifier:
     def _shrink(self, probs: np.ndarray) -> np.ndarray:
         """Return probabilities [R, K] with a smaller best one; the sum of a row may be below 1.
 
-        `unknown` gets what the others lose, but at most so much that the best cause stays first.
+        `unknown` gets what the others lose, as long as the best cause stays first.
         """
         top = probs.max(1, keepdims=True)
         ratio = np.minimum(1.0, shrink_probability(top, self.shrink) / top)
@@ -138,7 +138,7 @@ def load_classifier() -> Classifier:
 
 
 def as_rows(signatures: ArrayLike) -> np.ndarray:
-    """Return signatures [R, F] as the trees read them, in the fit as here, with `MISSING` for NaN."""
+    """Return signatures [R, F] as the trees read them, with `MISSING` for NaN; also used by the fit."""
     # In float32, as the stored logs of the fit: a threshold may lie between two roundings of one value.
     return np.nan_to_num(np.asarray(signatures, np.float32), nan=MISSING, posinf=LIMIT, neginf=-LIMIT)
 

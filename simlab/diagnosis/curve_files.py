@@ -19,8 +19,8 @@ TOKEN_SUFFIXES = (".parquet", ".pt")
 def find_curves(path: Path) -> list[Path]:
     """Return the files with curves, [] without any or next to token logs.
 
-    Of a directory: the newest TRL state, or the exported curves. Of several directories with event files,
-    which are several runs, only the newest. Empty files of a directory, of runs that just began, are skipped.
+    From a directory: the newest TRL state, or the exported curves. Directories with event files are separate
+    runs; only the newest is read. Empty files, of runs that have just started, are skipped.
     """
     if path.is_file():
         return [path] if _is_curve(path) else []

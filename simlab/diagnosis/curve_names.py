@@ -1,4 +1,4 @@
-"""The frameworks' names of averages per step, and the column of each."""
+"""Names of averages per step in each framework, with the column of each."""
 
 # A level is a mean of abs(log rho), or comes from a KL: sqrt(2 k3), sqrt(2 k1).
 CURVES: dict[str, str] = {
@@ -38,5 +38,5 @@ def find_curve(name: str) -> str | None:
 
 
 def has_level(text: str) -> bool:
-    """Return whether a text names a curve of the mismatch as a JSON key."""
+    """Return whether a text contains the name of a mismatch curve as a JSON key."""
     return any(f'"{name}"' in text for name, column in CURVES.items() if column in LEVELS)

@@ -32,12 +32,12 @@ VERL_NAMES = {ours: verl for verl, ours in VERL_ALIASES.items()}
 class Diagnosis:
     """The diagnosis of a log.
 
-    - `causes`: every cause, most probable first; `signatures`: the numbers that the probabilities are from.
+    - `causes`: every cause, most probable first; `signatures`: numbers behind the probabilities.
     - `answers`: by detector.
     - `metrics`, `bins`: of the complete log, by the names of `simlab.metrics`.
     - `steps`: one row per step; `panels`: points of the figure.
     - `problems`: the rows and columns that were skipped.
-    - `warnings`: what to know before reading the rest.
+    - `warnings`: limitations of the log.
 
     Curves of averages give `answers` and `steps`, and the cause `unknown`.
     """
@@ -88,7 +88,7 @@ def diagnose(path: str | Path, rename: Mapping[str, str] | None = None) -> Diagn
 
     Args:
         path: File or directory.
-        rename: Columns of the log by the names that the files have.
+        rename: Maps names in the files to columns of the log.
 
     Raises:
         FileNotFoundError, ValueError: `path` has no usable log; the message has one reason.

@@ -3,7 +3,14 @@
 import numpy as np
 
 from simlab.diagnosis.rank_tests import largest_finite
-from simlab.diagnosis.token_view import TokenView, bin_by_quantile, contrast, place_z, rank_parts, signed_log
+from simlab.diagnosis.token_view import (
+    TokenView,
+    bin_by_quantile,
+    contrast,
+    place_z,
+    rank_parts,
+    signed_log,
+)
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 

@@ -66,12 +66,12 @@ def _no_fault(synthetic: SyntheticLog) -> None:
 
 
 def _frozen(synthetic: SyntheticLog) -> None:
-    """Keep the engine's initial weights: at the last step the head differs by `size` of itself."""
+    """Keep the initial weights of the engine: at the last step its head has a relative error of `size`."""
     synthetic.infer += synthetic.size * synthetic.progress() * synthetic.other_head()
 
 
 def _partial(synthetic: SyntheticLog) -> None:
-    """Lose a quarter of the head's rows in the sync: they differ by `size` from the training engine's."""
+    """Skip a quarter of the rows of the head in the sync: their relative error is `size`."""
     late = synthetic.rng.random(VOCABULARY) < 0.25
     synthetic.infer += synthetic.size * late * synthetic.other_head()
 
@@ -100,7 +100,7 @@ def _top_k(synthetic: SyntheticLog) -> None:
 
 
 def _stale(synthetic: SyntheticLog) -> None:
-    """Move the head by `size` of itself per update; sequences are 0 to 3 updates old."""
+    """Change the head by a relative `size` per update; sequences are 0 to 3 updates old."""
     synthetic.lag = synthetic.rng.integers(0, 4, len(synthetic.lengths))
     lag = synthetic.lag[synthetic.sequence][:, None]
     synthetic.infer -= synthetic.size * lag * synthetic.other_head()

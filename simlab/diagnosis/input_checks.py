@@ -41,7 +41,7 @@ def check_paths(paths: Sequence[Path], rename: Mapping[str, str]) -> None:
 
 
 def _find_names(file: Path, names: Sequence[str]) -> set[str]:
-    """Return those of `names` that a file has; as text in JSON lines, of which any row may have any name."""
+    """Return the `names` that a file has. JSON lines are searched as text, because every row may differ."""
     if file.suffix != ".jsonl":
         return set(_list_columns(file)) & set(names)
     spellings = {
@@ -83,7 +83,7 @@ def check_usable(log: TokenLog, path: Path, problems: Sequence[Problem]) -> None
 
 
 def find_warnings(log: TokenLog) -> list[str]:
-    """Return what a reader must know before the diagnosis of a log without masked tokens."""
+    """Return warnings about a log without masked tokens."""
     if not len(log.logp_infer):
         return ["no token is trained on: all tokens are masked"]
     warnings = []

@@ -93,7 +93,7 @@ def _level(row: Mapping[str, float]) -> float:
 def answer_from_curves(
     rows: Sequence[Mapping[str, float]], questions: Mapping[str, str]
 ) -> dict[str, Answer]:
-    """Answer the weight-sync question from the averages, by size alone; the other answers are unknown."""
+    """Answer the weight-sync question from the size of the averages; all other answers are unknown."""
     answers = {
         name: unknown_answer(question, "averages per step only", WHAT_TO_LOG)
         for name, question in questions.items()

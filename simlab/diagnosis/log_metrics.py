@@ -1,6 +1,6 @@
-"""The metrics of `simlab.metrics`, by the same names, for ragged logs: float64, no padding, no compilation.
+"""The metrics of `simlab.metrics` for ragged logs, in NumPy and float64, without padding or compilation.
 
-A test compares each with the metric of the same name.
+A test compares each metric with that of the same name in `simlab.metrics`.
 """
 
 import numpy as np
@@ -10,7 +10,14 @@ from simlab.metrics.probability_bins import PROBABILITY_EDGES
 
 
 def measure(log: TokenLog) -> dict[str, float | np.floating | np.ndarray]:
-    """Return every metric of a log without masked tokens: a float, or an array over probability bins."""
+    """Return every metric of a log.
+
+    Args:
+        log: N tokens of S sequences, without masked tokens.
+
+    Returns:
+        By name: a float, or an array over the bins of `PROBABILITY_EDGES`; empty for a log without tokens.
+    """
     if not len(log.logp_train):
         return {}
     raw = log.logp_train.astype(np.float64) - log.logp_infer

@@ -1,4 +1,4 @@
-"""The points of the figure of signatures: one small table per panel."""
+"""Points for the figure of signatures, panel by panel."""
 
 import numpy as np
 

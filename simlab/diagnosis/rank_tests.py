@@ -1,4 +1,4 @@
-"""Statistics that several detectors share."""
+"""Statistics shared by several detectors."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,15 @@ EPSILON = 1e-12
 
 
 def rank_values(values: np.ndarray) -> np.ndarray:
-    """Return ranks from 1 [N]; equal values get the mean of theirs. In NumPy: trainers lack SciPy."""
+    """Return ranks from 1 [N]; equal values get their mean rank. Uses NumPy, since trainers lack SciPy.
+
+    Args:
+        values: numbers [N].
+
+    Example:
+        >>> rank_values(np.array([3.0, 1.0, 3.0])).tolist()
+        [2.5, 1.0, 2.5]
+    """
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(values) else np.zeros(0, int)
@@ -19,17 +27,26 @@ def rank_values(values: np.ndarray) -> np.ndarray:
 
 
 def rms(x: np.ndarray) -> float:
-    """Return the root mean square; NaN for an empty array."""
+    """Return the root mean square of x [N], computed in float64; NaN for an empty array."""
     return float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) if len(x) else float("nan")
 
 
 def mean_by_class(values: np.ndarray, index: np.ndarray, count: int = 0) -> np.ndarray:
-    """Return the mean of `values` [N] in each of at least `count` classes `index` [N]; 0 in an empty one."""
+    """Return the mean of `values` in each class; 0 in an empty class.
+
+    Args:
+        values: numbers [N].
+        index: class of each value [N], integers from 0.
+        count: least number of classes.
+
+    Returns:
+        Means [K], K = max(count, largest index + 1).
+    """
     return np.bincount(index, values, count) / np.maximum(np.bincount(index, minlength=count), 1)
 
 
 def correlate(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the correlation of two arrays [N]; 0 if one is constant."""
+    """Return the Pearson correlation of two arrays [N]; 0 if one is constant."""
     a, b = a - a.mean(), b - b.mean()
     scale = np.sqrt(np.mean(a * a) * np.mean(b * b))
     return float(np.mean(a * b) / scale) if scale > EPSILON else 0.0
@@ -43,8 +60,14 @@ def largest_finite(values: Iterable[float]) -> float:
 def intraclass_correlation(values: np.ndarray, classes: np.ndarray) -> float:
     """Return the intraclass correlation: the fraction of the variance of `values` between classes.
 
-    Values are winsorized at the 90th percentile of their magnitude. NaN with fewer than two classes or no
-    class of two.
+    Values are winsorized at the 90th percentile of their magnitude.
+
+    Args:
+        values: numbers [N].
+        classes: class label of each value [N].
+
+    Returns:
+        At most 1; NaN if there are fewer than two classes, or if no class has two values.
     """
     _, inverse = np.unique(classes, return_inverse=True)
     counts = np.bincount(inverse)
@@ -62,7 +85,12 @@ def intraclass_correlation(values: np.ndarray, classes: np.ndarray) -> float:
 
 
 def spearman_z(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the Spearman correlation times sqrt(n - 1): about N(0, 1) if independent, 0 if constant."""
+    """Return the Spearman correlation times sqrt(n - 1): about N(0, 1) if independent, 0 if constant.
+
+    Args:
+        x: numbers [N].
+        y: numbers [N]; with fewer than three the result is 0.
+    """
     a, b = rank_values(x), rank_values(y)
     if len(a) < 3 or a.std() == 0 or b.std() == 0:
         return 0.0

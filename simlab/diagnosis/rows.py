@@ -33,7 +33,7 @@ def check_rows(
 ) -> tuple[TokenLog | None, list[Problem]]:
     """Return the valid rows as a log (None without any), and the reason for each other row.
 
-    `file` and `first`, the number of the first row, are for the reasons. `tokens` are columns over tokens,
+    The reasons contain `file` and row numbers from `first` on. `tokens` are columns over tokens,
     `scalars` over sequences.
     """
     if any(spec.required and name not in tokens for name, spec in COLUMNS.items()):

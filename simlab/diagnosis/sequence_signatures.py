@@ -83,7 +83,7 @@ def _list_orders(rows: np.ndarray, step: np.ndarray) -> dict[str, list[np.ndarra
 
 
 def _correlate_parts(view: TokenView, second: np.ndarray, chosen: np.ndarray) -> float:
-    """Return the correlation over rows of the mean ranks of two parts of a row: what the row explains."""
+    """Return the correlation over rows between the mean ranks of two parts of a row."""
     a, b = (means[chosen] - means[chosen].mean() for means in rank_parts(view, second))
     scale = float(np.sqrt(np.sum(a * a) * np.sum(b * b)))
     return float(np.sum(a * b)) / scale if scale > 0 else 0.0
@@ -193,7 +193,7 @@ def _measure_ages(log: TokenLog, z: np.ndarray, sequence: np.ndarray) -> dict[st
 
 
 def _measure_current(log: TokenLog, sequence: np.ndarray) -> dict[str, float]:
-    """Measure the PPO ratio before and after updates, and IS weights that the ratio holds already."""
+    """Measure the PPO ratio before and after updates, and IS weights that the ratio already contains."""
     names = ("ratio_before_update", "ratio_one_after_update", "ratio_copies_age", "weight_twice")
     measured: dict[str, float] = dict.fromkeys(names, np.nan)
     if log.logp is None:

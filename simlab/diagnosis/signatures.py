@@ -1,6 +1,6 @@
-"""Signatures of a log: numbers that describe where its mismatch is, and of which shape.
+"""Signatures of a log: numbers that describe location and shape of its mismatch.
 
-All but the levels are relative to the mismatch of the log itself, and compare tokens of equal probability.
+Except for the levels, they are relative to the mismatch of the log, and compare tokens of equal probability.
 """
 
 from collections.abc import Callable
@@ -136,7 +136,7 @@ def _measure_scale(view: TokenView) -> dict[str, float]:
 
 
 def _summarize(name: str, values: np.ndarray, expected: float) -> dict[str, float]:
-    """Return the median, its interquartile range, and how clearly the median is not `expected`."""
+    """Return median, interquartile range, and log of the distance from `expected` over that range."""
     low, middle, high = map(float, np.quantile(values, (0.25, 0.5, 0.75)))
     fit = float(np.log((abs(middle - expected) + 1e-3) / (high - low + 1e-3)))
     return {name: middle, f"{name}_spread": high - low, f"{name}_fit": fit}
@@ -167,7 +167,7 @@ def _measure_shift(view: TokenView) -> dict[str, float]:
 
 
 def _measure_ids(view: TokenView) -> dict[str, float]:
-    """Measure errors that tokens of one id share, as the correlation between two halves of the log."""
+    """Measure errors common to all tokens of an id, as the correlation between two halves of the log."""
     names = ("id_offset", "id_offset_z", "id_size", "id_range", "id_share")
     ids = view.log.ids
     measured: dict[str, float] = dict.fromkeys(names, np.nan)

@@ -36,7 +36,7 @@ def read_slime(path: Path) -> tuple[dict[str, Ragged], dict[str, np.ndarray], li
     """Return the columns over tokens, those over sequences, and the ignored columns.
 
     Raises:
-        ValueError: The pickle needs more than arrays, or is not a slime dump.
+        ValueError: The pickle contains more than arrays, or is not a slime dump.
     """
     content = load(path)
     data = _find_samples(content)

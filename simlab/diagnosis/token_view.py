@@ -18,7 +18,7 @@ class TokenView:
     - `x`: log rho, nats; `train`, `infer`: log-probabilities.
     - `z`: log rho over its typical size at this probability, within +-10; `size`: abs(z); `rank`: rank of
       the size, 0 to 1.
-    - `sequence`, `index`, `from_end`: where the token is; `length`: tokens of its sequence.
+    - `sequence`, `index`, `from_end`: position of the token; `length`: tokens of its sequence.
     """
 
     log: TokenLog
@@ -72,19 +72,43 @@ def _typical_size(x: np.ndarray, infer: np.ndarray) -> np.ndarray:
 
 
 def bin_by_quantile(values: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """Return the bin of each value, and the number of bins: `count` equally full ones, less with ties."""
+    """Return the quantile bin of each value, and the number of bins.
+
+    Args:
+        values: numbers [N].
+        count: number of bins with about equally many values; ties can merge bins.
+
+    Returns:
+        Bin of each value [N], from 0, and the number of bins, at most `count`.
+    """
     edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
     return np.searchsorted(edges, values, side="right"), len(edges) + 1
 
 
 def rank_parts(view: TokenView, second: np.ndarray) -> list[np.ndarray]:
-    """Return the mean rank of two parts of each sequence, [S]: of the tokens at `second`, of the others."""
+    """Return the mean rank of two parts of each sequence.
+
+    Args:
+        view: tokens [N] of S sequences.
+        second: bool [N], the tokens of one part.
+
+    Returns:
+        Two arrays [S]: mean rank of the tokens at `second`, and of the other tokens.
+    """
     count = len(view.log.lengths)
     return [mean_by_class(view.rank[part], view.sequence[part], count) for part in (second, ~second)]
 
 
 def contrast(values: np.ndarray, chosen: np.ndarray) -> float:
-    """Return the log of the mean of the chosen values over that of the others, shrunk if few are chosen."""
+    """Return the log of the mean of the chosen values over that of the others, shrunk if few are chosen.
+
+    Args:
+        values: nonnegative numbers [N].
+        chosen: bool [N].
+
+    Returns:
+        NaN if one of the two sets has fewer than 4 values.
+    """
     count, others = int(chosen.sum()), int(len(chosen) - chosen.sum())
     if min(count, others) < 4:
         return np.nan
@@ -95,11 +119,16 @@ def contrast(values: np.ndarray, chosen: np.ndarray) -> float:
 
 
 def signed_log(z: float) -> float:
-    """Return sign(z) log(1 + abs(z)): a test statistic on a scale that trees and tables can read."""
+    """Return sign(z) log(1 + abs(z)): a test statistic on the scale of the classifier."""
     return float(np.sign(z) * np.log1p(abs(z)))
 
 
 def place_z(rank: np.ndarray, chosen: np.ndarray) -> float:
-    """Return the `signed_log` of the Wilcoxon z of the ranks at `chosen`; NaN if fewer than 4 are chosen."""
+    """Return the `signed_log` of the Wilcoxon z of the ranks at `chosen`; NaN if fewer than 4 are chosen.
+
+    Args:
+        rank: ranks [N] scaled to (0, 1).
+        chosen: bool [N].
+    """
     count = int(chosen.sum())
     return signed_log(float(rank[chosen].mean() - 0.5) * np.sqrt(12 * count)) if count >= 4 else np.nan

@@ -52,7 +52,7 @@ def load(path: Path) -> object:
     """Return the content of a file of `torch.save`: arrays, dicts, lists, numbers, text.
 
     Raises:
-        ValueError: The file has anything else, or records that do not fit it.
+        ValueError: The file contains other types, or records that do not match its pickle.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -134,7 +134,7 @@ class PartialSums:
 
     def _add_block(self, c: Array, a: Array, b: Array) -> Array:
         if self.inside == "dot":
-            return c + tiled_dot(a.T, b)
+            return c + dot_in_tiles(a.T, b)
         return add_in_order(c, a, b)
 
 
@@ -143,7 +143,7 @@ def float32_dot(a: Float[AnyArray, "*M K"], b: Float[AnyArray, " K *N"]) -> Floa
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
-def tiled_dot(a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
+def dot_in_tiles(a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"]) -> Float[Array, "M N"]:
     """Return the float32 product of a [M, K] and b [K, N], padded with zeros to complete tiles."""
     rows, columns = a.shape[0], b.shape[1]
     a = jnp.pad(a, ((0, -rows % FLOAT32_TILE[0]), (0, 0)))

@@ -65,6 +65,10 @@ def linear(
         ValueError: for scales that cannot be applied after the sum, shapes that do not match, and operands
             without the original that the backward pass needs.
 
+    Example:
+        >>> linear(jnp.array([2.1]), jnp.array([[1.0]]), "bf16").tolist()
+        [2.09375]
+
     Reference: acrl Sec. 5; vLLM cutlass_scaled_mm; DeepSeek-V3 Sec. 3.3.
     """
     sites = engine if isinstance(engine, Linear) else find_engine(engine).projection
@@ -78,7 +82,7 @@ def linear(
     quantized = w.quantized if isinstance(w, WithOriginal) else w
     check_operands(x.elements, quantized.elements)
     if sites.backward == "dequantized":
-        result = scaled_product(_as_rows(x), quantized, sites)
+        result = multiply_scaled(_as_rows(x), quantized, sites)
     elif isinstance(original, Quantized) or not isinstance(w, WithOriginal):
         raise ValueError(
             f"backward {sites.backward!r} needs x as it was, and w from quantize_weights; got "
@@ -92,7 +96,7 @@ def linear(
 
 
 def quantize_weights(w: Float[AnyArray, "K N"], sites: Linear, key: Array | None = None) -> HeldWeights:
-    """Quantize float32 w [K, N] as `linear` reads it under `sites`, once for many products."""
+    """Quantize float32 w [K, N] once for many products, as `linear` does at `sites`."""
     if sites.dequantized is None:
         quantized = quantize_operand(w, sites.weights, key)
     else:
@@ -101,7 +105,7 @@ def quantize_weights(w: Float[AnyArray, "K N"], sites: Linear, key: Array | None
 
 
 def quantize_operand(x: Float[AnyArray, "*S"], site: Site, key: Array | None = None) -> Quantized:
-    """Quantize float32 x [..., T, K], or w [K, N], to a site, elements and scale apart, for `linear`."""
+    """Quantize float32 x [..., T, K], or w [K, N], to a site for `linear`: elements and scale apart."""
     if site.format is None:
         return as_quantized(x)
     return elements_through(materialize_once(x, site), site.spec(key))
@@ -114,7 +118,7 @@ def as_quantized(x: Float[AnyArray, "*S"]) -> Quantized:
 
 @jax.custom_jvp
 @jax.jit
-def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M N"]:
+def multiply_scaled(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M N"]:
     """Multiply quantized x [M, K] by quantized w [K, N] and apply the scales: float32 [M, N], unrounded.
 
     To its derivatives it is the float32 product of the quantized operands, their scales being constants.
@@ -140,14 +144,14 @@ def scaled_product(x: Quantized, w: Quantized, sites: Linear) -> Float[Array, "M
     return lax.scan(add_block, zeros, (x_blocks, blocks_of(columns.elements, block), x_scales, w_scales))[0]
 
 
-@scaled_product.defjvp
-def _scaled_product_jvp(primals, tangents):
+@multiply_scaled.defjvp
+def _multiply_scaled_jvp(primals, tangents):
     x, w, sites = primals
     x_dot, w_dot, _ = tangents
     x_scaling, w_scaling = sites.activations.scaling, _weight_scaling(sites)
     tangent = float32_dot(_tangent(x_dot, x, x_scaling), dequantize(w, w_scaling))
     tangent += float32_dot(dequantize(x, x_scaling), _tangent(w_dot, w, w_scaling))
-    return scaled_product(x, w, sites), tangent
+    return multiply_scaled(x, w, sites), tangent
 
 
 @jax.custom_vjp
@@ -160,11 +164,11 @@ def product_with_backward(
 ):
     """Multiply the quantized operands; the cotangents go to x [M, K] and w [K, N] as they were."""
     del x, w
-    return scaled_product(quantized_x, quantized_w, sites)
+    return multiply_scaled(quantized_x, quantized_w, sites)
 
 
 def _product_forward(x: Array, w: Array, quantized_x: Quantized, quantized_w: Quantized, sites: Linear):
-    return scaled_product(quantized_x, quantized_w, sites), (x, w, sites)
+    return multiply_scaled(quantized_x, quantized_w, sites), (x, w, sites)
 
 
 def _product_backward(residuals: tuple[Array, Array, Linear], cotangent: Array):
@@ -172,14 +176,14 @@ def _product_backward(residuals: tuple[Array, Array, Linear], cotangent: Array):
     if sites.backward == "high_precision":
         gradients = float32_dot(cotangent, w.T), float32_dot(x.T, cotangent)
     else:
-        gradients = _quantized_gradients(x, w, cotangent, sites)
+        gradients = _quantize_gradients(x, w, cotangent, sites)
     return (*gradients, None, None, None)
 
 
 product_with_backward.defvjp(_product_forward, _product_backward)
 
 
-def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) -> tuple[Array, Array]:
+def _quantize_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) -> tuple[Array, Array]:
     """Return g w' [M, K] and x' g [K, N], each product as the forward pass makes it.
 
     The left operand is scaled as activations, the right one as weights, along the terms of its own sum.
@@ -189,7 +193,7 @@ def _quantized_gradients(x: Array, w: Array, cotangent: Array, sites: Linear) ->
 
     def product_of(left: Array, right: Array, sites: Linear) -> Array:
         operands = quantize_operand(left, sites.activations), quantize_operand(right, sites.weights)
-        return scaled_product(*operands, sites)
+        return multiply_scaled(*operands, sites)
 
     return product_of(cotangent, w.T, to_x), product_of(x.T, cotangent, to_w)
 

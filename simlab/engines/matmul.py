@@ -1,4 +1,4 @@
-"""The matrix product of operands that are already on their grids."""
+"""The matrix product of operands that are already rounded to their formats."""
 
 from dataclasses import replace
 
@@ -24,16 +24,16 @@ def matmul(
     accumulator: str | Accumulator = "float32",
     format: str | Format | None = None,
 ) -> Float[Array, "*M N"]:
-    """Multiply a by b with the sums that an accumulator makes; nothing is rounded before the products.
+    """Multiply a by b with the sums of an accumulator. Operands are not rounded first.
 
-    The gradient is that of the float32 product, whatever the accumulator.
+    The gradient is that of the float32 product for every accumulator.
 
     Args:
         a: float32 [..., M, K], or [K].
         b: float32 [K, N].
         accumulator: a name of `ACCUMULATORS`, an architecture of `TENSOR_CORES`, or a record.
-        format: a name of `FORMATS` or a record of plain numbers: the grid of the operands. `exact` takes as
-            many slices as make every value of it exact, an architecture the accumulator that it has for it.
+        format: format of the operands, a name of `FORMATS` or a record of plain numbers. `exact` then uses
+            as many slices as the format needs; an architecture uses its accumulator for the format.
 
     Returns:
         Float32 [..., M, N], or [N].
@@ -41,7 +41,14 @@ def matmul(
     Raises:
         TypeError: for operands that are not float32.
         ValueError: for unknown names, a format that an architecture lacks, operands of a tensor core that are
-            off its grid (if they are no tracers), and shapes that do not match.
+            off its grid (not checked for tracers), and shapes that do not match.
+
+    Example:
+        >>> a, b = jnp.array([2.0**24, 1.0, 1.0]), jnp.ones((3, 1))
+        >>> matmul(a, b, accumulator="float32-ordered").tolist()
+        [16777216.0]
+        >>> matmul(a, b, accumulator="exact").tolist()
+        [16777218.0]
     """
     if isinstance(format, str):
         format = lookup(FORMATS, format, "format")
@@ -66,7 +73,7 @@ def _resolve_accumulator(name: str, fmt: Format | None) -> Accumulator:
 def product(
     a: Float[AnyArray, "M K"], b: Float[AnyArray, "K N"], accumulator: Accumulator
 ) -> Float[Array, "M N"]:
-    """Multiply a [M, K] by b [K, N]; to its derivatives it is the float32 product."""
+    """Multiply a [M, K] by b [K, N] with an accumulator; derivatives are those of the float32 product."""
     return accumulator.dot(a, b)
 
 
@@ -81,8 +88,8 @@ def check_operands(a: Array, b: Array) -> None:
     """Check that a is float32 [..., K] and b float32 [K, N].
 
     Raises:
-        TypeError: For another type.
-        ValueError: For shapes that do not match.
+        TypeError: If a or b is not float32.
+        ValueError: If the shapes do not match.
     """
     for name, x in (("a", a), ("b", b)):
         if x.dtype != jnp.float32:
@@ -92,10 +99,15 @@ def check_operands(a: Array, b: Array) -> None:
 
 
 def check_grid(a: Array, b: Array, fmt: Format) -> None:
-    """Check that a and b hold numbers of the format, its infinities and NaN included; tracers pass unseen.
+    """Check that a and b hold only numbers of the format, infinities and NaN included. Skip tracers.
+
+    Args:
+        a: float32 of any shape.
+        b: float32 of any shape.
+        fmt: the format.
 
     Raises:
-        ValueError: For an operand that is off the grid, with one of its values.
+        ValueError: If an operand is off the grid; the message gives one of its values.
     """
     for name, x in (("a", a), ("b", b)):
         if isinstance(x, Tracer):

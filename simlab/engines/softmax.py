@@ -39,6 +39,10 @@ def softmax(
     Returns:
         Float32 probabilities [..., V].
 
+    Example:
+        >>> softmax(jnp.array([0.0, 1.0]), softmax_placement("probs", "bf16")).tolist()
+        [0.26953125, 0.73046875]
+
     Reference: hacking Eq. 44-45.
     Deviation: the maximum is subtracted first, as every implementation does; in exact arithmetic it cancels.
     """

@@ -173,11 +173,11 @@ def _two_level_scale(x: Array, amax: Array, fmt: Format, scaling: Scaling) -> Ar
     if scaling.rule != FOUR_OVER_SIX:
         return six
     four = scale_rules.two_level_scale(amax, scale_rules.divide(most, jnp.float32(1.5)), upper)
-    better = _squared_error(x, four, fmt, scaling) < _squared_error(x, six, fmt, scaling)
+    better = _sum_squared_error(x, four, fmt, scaling) < _sum_squared_error(x, six, fmt, scaling)
     return jnp.where(better, four, six)
 
 
-def _squared_error(x: Array, scale: Array, fmt: Format, scaling: Scaling) -> Array:
+def _sum_squared_error(x: Array, scale: Array, fmt: Format, scaling: Scaling) -> Array:
     """Return the squared error of each block under `scale`, to nearest even; of the shape of `scale`."""
     expanded = expand_scale(scale, x.shape, scaling)
     elements = round_to_format(scale_rules.divide(x, expanded), fmt, "nearest_even")

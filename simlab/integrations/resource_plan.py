@@ -262,7 +262,7 @@ def _cache_bytes(config: TransformerConfig, step: Step) -> float:
 
 
 def _layer_numbers(config: TransformerConfig) -> int:
-    """Numbers per token that one layer keeps for its backward pass, attention fused."""
+    """Return the numbers per token that one layer keeps for its backward pass, with fused attention."""
     heads = (sum(config.heads) + config.num_attention_heads) * config.head_dim
     inner, experts = config.intermediate_size, 1
     if config.num_experts:

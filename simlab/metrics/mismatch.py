@@ -44,7 +44,7 @@ def std_rho(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def mean_rho(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean of rho over all tokens.
+    """Return the mean of rho over all tokens.
 
     Reference: hacking Tab. 2.
     """
@@ -53,7 +53,7 @@ def mean_rho(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def max_rho(batch: TokenBatch) -> Float[Array, ""]:
-    """Largest rho of the batch.
+    """Return the largest rho of the batch.
 
     Reference: hacking Fig. 9.
     """
@@ -62,7 +62,7 @@ def max_rho(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def min_rho(batch: TokenBatch) -> Float[Array, ""]:
-    """Smallest rho of the batch.
+    """Return the smallest rho of the batch.
 
     Reference: hacking Tab. 2.
     """
@@ -71,7 +71,7 @@ def min_rho(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def max_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
-    """Largest product of rho over a sequence, its log clamped to +-20.
+    """Return the largest product of rho over a sequence, its log clamped to +-20.
 
     Reference: verl rollout_corr_helper rollout_is_max at the sequence level.
     """
@@ -80,7 +80,7 @@ def max_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def min_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
-    """Smallest product of rho over a sequence, its log clamped to +-20.
+    """Return the smallest product of rho over a sequence, its log clamped to +-20.
 
     Reference: verl rollout_corr_helper rollout_is_min at the sequence level.
     """
@@ -89,7 +89,7 @@ def min_rho_sequence(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def rms_log_rho(batch: TokenBatch) -> Float[Array, ""]:
-    """Root mean square of log rho over all tokens: like `std_rho`, but not dominated by a few large ratios.
+    """Return the RMS log rho over all tokens: like `std_rho`, but not dominated by a few large ratios.
 
     log rho is not clamped here.
 
@@ -100,7 +100,7 @@ def rms_log_rho(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Float[Array, ""]:
-    """Fraction of tokens with rho > `bound`.
+    """Return the fraction of tokens with rho > `bound`.
 
     Reference: verl rollout_corr_helper rollout_is_ratio_fraction_high.
     """
@@ -109,7 +109,7 @@ def fraction_rho_above(batch: TokenBatch, bound: float = 2.0) -> Float[Array, ""
 
 @on_tokens
 def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Float[Array, ""]:
-    """Fraction of tokens with rho < `bound`.
+    """Return the fraction of tokens with rho < `bound`.
 
     Reference: verl rollout_corr_helper rollout_is_ratio_fraction_low.
     """
@@ -118,7 +118,7 @@ def fraction_rho_below(batch: TokenBatch, bound: float = 0.5) -> Float[Array, ""
 
 @on_tokens
 def discrepancy(batch: TokenBatch) -> Float[Array, ""]:
-    """d: mean of |pi_train - pi_infer| over each sequence, then over sequences.
+    """Return the discrepancy d: mean of |pi_train - pi_infer| over each sequence, then over sequences.
 
     Reference: acrl Eq. 5, 6.
     Deviation: averages over the sequences that have tokens, where Eq. 6 averages over questions first; the
@@ -129,7 +129,7 @@ def discrepancy(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def discrepancy_per_token(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean of |pi_train - pi_infer| over all tokens, so long sequences weigh more.
+    """Return the mean of |pi_train - pi_infer| over all tokens, so long sequences weigh more.
 
     Reference: verl debug.metrics rollout_probs_diff_mean.
     """
@@ -138,7 +138,7 @@ def discrepancy_per_token(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def discrepancy_max(batch: TokenBatch) -> Float[Array, ""]:
-    """Largest |pi_train - pi_infer|.
+    """Return the largest |pi_train - pi_infer|.
 
     Reference: verl debug.metrics rollout_probs_diff_max.
     """
@@ -147,7 +147,7 @@ def discrepancy_max(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def discrepancy_std(batch: TokenBatch) -> Float[Array, ""]:
-    """Standard deviation of |pi_train - pi_infer| over all tokens, unbiased; NaN for a single token.
+    """Return the unbiased std of |pi_train - pi_infer| over all tokens; NaN for a single token.
 
     Reference: verl debug.metrics rollout_probs_diff_std.
     """
@@ -157,7 +157,7 @@ def discrepancy_std(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def pcc(batch: TokenBatch) -> Float[Array, ""]:
-    """Pearson correlation of pi_train and pi_infer over all tokens; NaN when either does not vary.
+    """Return the Pearson correlation of pi_train and pi_infer over all tokens; NaN if either is constant.
 
     Reference: hacking Fig. 3, 9; verl debug.metrics rollout_actor_probs_pearson_corr.
     """
@@ -173,7 +173,7 @@ def pcc(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def k1_kl(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean of -log rho: an unbiased estimate of KL(pi_infer, pi_train), sometimes negative.
+    """Return the mean of -log rho: an unbiased estimate of KL(pi_infer, pi_train), sometimes negative.
 
     Unit: nats.
     Reference: verl rollout_corr_helper kl.
@@ -183,7 +183,7 @@ def k1_kl(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def k3_kl(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean of rho - 1 - log rho: an estimate of KL(pi_infer, pi_train) that is never negative.
+    """Return the mean of rho - 1 - log rho: an estimate of KL(pi_infer, pi_train), never negative.
 
     Unit: nats.
     Reference: verl rollout_corr_helper k3_kl.
@@ -195,7 +195,7 @@ def k3_kl(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def chi2_token(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean of rho^2 - 1 over all tokens; an estimate of chi^2(pi_train, pi_infer), negative only by chance.
+    """Return the mean of rho^2 - 1: an estimate of chi^2(pi_train, pi_infer), negative only by chance.
 
     Reference: verl rollout_corr_helper chi2_token.
     """
@@ -204,7 +204,7 @@ def chi2_token(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def chi2_sequence(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of (product of rho)^2 - 1, the log of the product clamped to +-20.
+    """Return the mean over sequences of (product of rho)^2 - 1, the log of the product clamped to +-20.
 
     Reference: verl rollout_corr_helper chi2_seq.
     Deviation: sequences without tokens take no part; verl counts a zero for each.
@@ -214,7 +214,7 @@ def chi2_sequence(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def ess_token(batch: TokenBatch) -> Float[Array, ""]:
-    """Effective sample size of rho over all tokens, as a fraction in (0, 1].
+    """Return the effective sample size of rho over all tokens, as a fraction in (0, 1].
 
     Reference: verl rollout_corr_helper rollout_is_eff_sample_size.
     Deviation: of the raw ratios; `weights.effective_sample_size` takes the truncated ones that verl logs.
@@ -224,7 +224,7 @@ def ess_token(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def ess_sequence(batch: TokenBatch) -> Float[Array, ""]:
-    """Effective sample size of the sequences' products of rho, as a fraction in (0, 1].
+    """Return the effective sample size of the sequences' products of rho, as a fraction in (0, 1].
 
     Reference: Kish 1965 (of any weights); lr Eq. 4.
     """

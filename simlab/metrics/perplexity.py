@@ -26,7 +26,7 @@ def _over_sequences(per_sequence: Array, batch: TokenBatch) -> Array:
 
 @on_tokens
 def abs_seq_log_ratio(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of |sum of logp_train - sum of logp_infer|; grows with the length.
+    """Return the mean over sequences of |sum of logp_train - sum of logp_infer|; grows with the length.
 
     Unit: nats.
     Reference: lr Eq. 7, 8.
@@ -37,7 +37,7 @@ def abs_seq_log_ratio(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of |mean of logp_train - mean of logp_infer|.
+    """Return the mean over sequences of |mean of logp_train - mean of logp_infer|.
 
     Unit: nats.
     Reference: verl rollout_corr_helper log_ppl_abs_diff.
@@ -47,7 +47,7 @@ def log_ppl_abs_diff(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def log_ppl_diff(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of the per-token log-perplexity, training minus inference.
+    """Return the mean over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
     Reference: verl rollout_corr_helper log_ppl_diff.
@@ -57,7 +57,7 @@ def log_ppl_diff(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def log_ppl_diff_max(batch: TokenBatch) -> Float[Array, ""]:
-    """Largest over sequences of the per-token log-perplexity, training minus inference.
+    """Return the largest over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
     Reference: verl rollout_corr_helper log_ppl_diff_max.
@@ -67,7 +67,7 @@ def log_ppl_diff_max(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def log_ppl_diff_min(batch: TokenBatch) -> Float[Array, ""]:
-    """Smallest over sequences of the per-token log-perplexity, training minus inference.
+    """Return the smallest over sequences of the per-token log-perplexity, training minus inference.
 
     Unit: nats.
     Reference: verl rollout_corr_helper log_ppl_diff_min.
@@ -77,7 +77,7 @@ def log_ppl_diff_min(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def ppl_ratio(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of training perplexity / inference perplexity.
+    """Return the mean over sequences of training perplexity / inference perplexity.
 
     Reference: verl rollout_corr_helper ppl_ratio.
     """
@@ -86,7 +86,7 @@ def ppl_ratio(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def training_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of the training engine's log-perplexity per token.
+    """Return the mean over sequences of the training engine's log-perplexity per token.
 
     Unit: nats.
     Reference: verl rollout_corr_helper training_log_ppl.
@@ -96,7 +96,7 @@ def training_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def rollout_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of the inference engine's log-perplexity per token.
+    """Return the mean over sequences of the inference engine's log-perplexity per token.
 
     Unit: nats.
     Reference: verl rollout_corr_helper rollout_log_ppl.
@@ -106,7 +106,7 @@ def rollout_log_ppl(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def training_ppl(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of the training engine's perplexity.
+    """Return the mean over sequences of the training engine's perplexity.
 
     Reference: verl rollout_corr_helper training_ppl.
     """
@@ -115,7 +115,7 @@ def training_ppl(batch: TokenBatch) -> Float[Array, ""]:
 
 @on_tokens
 def rollout_ppl(batch: TokenBatch) -> Float[Array, ""]:
-    """Mean over sequences of the inference engine's perplexity.
+    """Return the mean over sequences of the inference engine's perplexity.
 
     Reference: verl rollout_corr_helper rollout_ppl.
     """

@@ -53,7 +53,7 @@ def _fraction(tokens: Array, mask: Array) -> Array:
 
 
 def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """Fraction of all tokens that are clipped.
+    """Return the fraction of all tokens that are clipped.
 
     Reference: hacking Tab. 1; verl core_algos.compute_policy_loss_vanilla pg_clipfrac.
     Deviation: includes what verl counts apart as pg_clipfrac_lower (dual clip).
@@ -62,7 +62,7 @@ def clip_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array,
 
 
 def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """Fraction of all tokens that are clipped and have a positive advantage.
+    """Return the fraction of all tokens that are clipped and have a positive advantage.
 
     Reference: TRL clip_ratio/high_mean.
     """
@@ -71,7 +71,7 @@ def clip_fraction_positive(objective: str | Objective, batch: TokenBatch) -> Flo
 
 
 def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """Fraction of all tokens that are clipped and have a negative advantage.
+    """Return the fraction of all tokens that are clipped and have a negative advantage.
 
     Reference: TRL clip_ratio/low_mean.
     """
@@ -82,7 +82,7 @@ def clip_fraction_negative(objective: str | Objective, batch: TokenBatch) -> Flo
 def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
     """Return the term that clipping adds: mean over groups of sum X (phi - 1), phi = 0 at clipped tokens.
 
-    X = r A / (G |o|) with the token's policy ratio.
+    X = r A / (G |o|) with the token's PPO ratio.
 
     Unit: advantage.
     Reference: hacking Eq. 7, 13, 14, 26.
@@ -95,7 +95,7 @@ def delta_clip_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, 
 
 
 def hacking_j(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """J = sum over the batch of A (phi - 1), phi the injected weights of the objective's distortion.
+    """Return J = sum over the batch of A (phi - 1); phi: injected weights of the objective's distortion.
 
     The control of the paper's figure is this number with the distorted objective on the batches of the run
     that is not distorted.
@@ -118,7 +118,7 @@ def tokens_in_loss(objective: str | Objective, batch: TokenBatch) -> Bool[Array,
 
 
 def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """Fraction of the tokens that are rejected.
+    """Return the fraction of the tokens that are rejected.
 
     Reference: verl rollout_corr_helper rollout_rs_masked_fraction.
     """
@@ -126,7 +126,7 @@ def rejected_token_fraction(objective: str | Objective, batch: TokenBatch) -> Fl
 
 
 def rejected_sequence_fraction(objective: str | Objective, batch: TokenBatch) -> Float[Array, ""]:
-    """Fraction of the sequences that lose at least one token.
+    """Return the fraction of the sequences that lose at least one token.
 
     Reference: verl rollout_corr_helper rollout_rs_seq_masked_fraction.
     Deviation: of the sequences that have tokens; verl divides by all.

@@ -25,14 +25,14 @@ def membership(logp: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Bool[Arra
 
 
 def binned_mean(values: Float[Array, "B T"], members: Bool[Array, "B T K"]) -> Float[Array, " K"]:
-    """Mean of `values` [B, T] over the tokens of each bin [K]; NaN where a bin has none."""
+    """Return the mean of `values` [B, T] over the tokens of each bin [K]; NaN for an empty bin."""
     total = jnp.sum(jnp.where(members, values[..., None], 0), axis=(0, 1))
     return total / jnp.sum(members, axis=(0, 1), dtype=jnp.float32)
 
 
 @on_tokens
 def tokens_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
-    """Number of tokens in each bin of pi_train, [K].
+    """Return the number of tokens in each bin of pi_train, [K].
 
     Unit: tokens.
     """
@@ -41,7 +41,7 @@ def tokens_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
 
 @on_tokens
 def mean_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
-    """Mean rho in each bin of pi_train, [K]; below one at low probability is survival bias.
+    """Return the mean rho in each bin of pi_train, [K]; below one at low probability is survival bias.
 
     Reference: hacking Fig. 7.
     """
@@ -50,13 +50,13 @@ def mean_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
 
 @on_tokens
 def mean_rho_by_pi_infer(batch: TokenBatch) -> Float[Array, " K"]:
-    """Mean rho in each bin of pi_infer, [K]; the survival bias shows with the other sign."""
+    """Return the mean rho in each bin of pi_infer, [K]; here the survival bias has the opposite sign."""
     return 1 + binned_mean(jnp.expm1(token_log_rho(batch)), membership(batch.logp_infer, batch.mask))
 
 
 @on_tokens
 def rms_log_rho_by_pi_train(batch: TokenBatch) -> Float[Array, " K"]:
-    """Root mean square of log rho in each bin of pi_train, [K].
+    """Return the RMS log rho in each bin of pi_train, [K].
 
     Unit: nats.
     Reference: hacking Fig. 7.
@@ -70,7 +70,7 @@ def controlled_rms_log_rho(
     tokens: Shaped[AnyArray, "... K"],
     reference_tokens: Shaped[AnyArray, "... K"],
 ) -> Float[Array, "..."]:
-    """Root mean square of log rho as it would be if pi_train had the histogram of a reference step.
+    """Return the RMS log rho that a reference step's histogram of pi_train would give.
 
     `rms` and `tokens` [..., K] are `rms_log_rho_by_pi_train` and `tokens_by_pi_train` of any steps,
     `reference_tokens` [K] the latter of the reference, say the first step of a run. At the reference it is

@@ -15,7 +15,7 @@ Array = jax.Array
 
 
 def weight_mean(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Mean weight.
+    """Return the mean weight.
 
     Reference: verl rollout_corr_helper rollout_is_mean.
     """
@@ -23,7 +23,7 @@ def weight_mean(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
 
 
 def weight_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Standard deviation of the weights, dividing by the number of entries.
+    """Return the standard deviation of the weights, dividing by the number of entries.
 
     Reference: verl rollout_corr_helper rollout_is_std.
     """
@@ -31,7 +31,7 @@ def weight_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"])
 
 
 def weight_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Largest weight.
+    """Return the largest weight.
 
     Reference: verl rollout_corr_helper rollout_is_max.
     """
@@ -39,7 +39,7 @@ def weight_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"])
 
 
 def weight_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Smallest weight.
+    """Return the smallest weight.
 
     Reference: verl rollout_corr_helper rollout_is_min.
     """
@@ -49,7 +49,7 @@ def weight_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"])
 def effective_sample_size(
     weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
 ) -> Float[Array, ""]:
-    """(mean w)^2 / mean(w^2): one if all weights agree, 1/n if one of n is not zero, NaN if all are zero.
+    """Return (mean w)^2 / mean(w^2): 1 if all weights agree, 1/n if one of n is nonzero, NaN if all are 0.
 
     Reference: verl rollout_corr_helper rollout_is_eff_sample_size.
     """
@@ -62,7 +62,7 @@ def effective_sample_size(
 def weight_sequence_mean(
     weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
 ) -> Float[Array, ""]:
-    """Mean over each sequence, then over sequences.
+    """Return the mean over each sequence, then over sequences.
 
     Reference: verl rollout_corr_helper rollout_is_seq_mean.
     """
@@ -75,7 +75,7 @@ def _per_sequence(weights: AnyArray, mask: AnyArray) -> tuple[Array, Array]:
 
 
 def weight_sequence_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Standard deviation of the sequences' mean weights, unbiased; NaN for a single sequence.
+    """Return the standard deviation of the sequences' mean weights, unbiased; NaN for a single sequence.
 
     Reference: verl rollout_corr_helper rollout_is_seq_std.
     """
@@ -85,7 +85,7 @@ def weight_sequence_std(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray,
 
 
 def weight_sequence_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Largest of the sequences' mean weights.
+    """Return the largest of the sequences' mean weights.
 
     Reference: verl rollout_corr_helper rollout_is_seq_max.
     """
@@ -93,7 +93,7 @@ def weight_sequence_max(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray,
 
 
 def weight_sequence_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]) -> Float[Array, ""]:
-    """Smallest of the sequences' mean weights.
+    """Return the smallest of the sequences' mean weights.
 
     Reference: verl rollout_corr_helper rollout_is_seq_min.
     """
@@ -103,7 +103,7 @@ def weight_sequence_min(weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray,
 def weight_sequence_max_deviation(
     weights: Float[AnyArray, "*B T"], mask: Shaped[AnyArray, "*B T"]
 ) -> Float[Array, ""]:
-    """Largest distance of a sequence's mean weight from one.
+    """Return the largest distance of a sequence's mean weight from one.
 
     Reference: verl rollout_corr_helper rollout_is_seq_max_deviation.
     """

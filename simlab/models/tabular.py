@@ -140,7 +140,7 @@ def sum_of_scores(
     return mass - mass.sum(1, keepdims=True) * probs
 
 
-def squared_score_norms(
+def square_score_norms(
     space: SequenceSpace, probs: Float[np.ndarray, "K V"], coefficients: Float[np.ndarray, "S T"]
 ) -> Float[np.ndarray, " S"]:
     """Return `|sum_t c[s,t] grad log pi|^2` for each sequence, `[S]`, also when contexts repeat in it."""

@@ -225,7 +225,7 @@ def _block(
     stream: Stream,
     of_layer: tuple[Weights, Cache, AnyArray | None],
 ) -> tuple[Stream, tuple[Cache, Array | None, States]]:
-    """Norm, attention, residual; norm, MLP or experts, residual."""
+    """Apply norm, attention, residual; then norm, MLP or experts, residual."""
     layer, cache, replayed = of_layer
     x = rms_norm(stream.read, layer["attention_norm"], engine, epsilon=config.rms_norm_eps)
     mixed, cache, attention = _self_attention(layer, config, engine, cache, x, reading)
@@ -375,6 +375,13 @@ def logits(
 
     Raises:
         ValueError: For an unknown engine.
+
+    Example:
+        >>> from simlab.models import MODELS, init_params
+        >>> config = MODELS["tiny-dense"]
+        >>> params = init_params(jax.random.key(0), config)
+        >>> logits(params, config, jnp.zeros((1, 3), jnp.int32), "bf16").shape
+        (1, 3, 32)
     """
     engine = find_engine(engine)
     weights = prepare(params, config, engine)

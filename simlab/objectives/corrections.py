@@ -37,7 +37,7 @@ def token_log_rho(batch: TokenBatch) -> PerToken:
     """Return log rho[i, t] clamped to +-20; [B, T], in nats.
 
     Reference: hacking Eq. 5, 25; acrl Eq. 2; verl rollout_corr_helper rollout_is token.
-    Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the policy ratio; pi(theta_old) / mu(theta_old) is
+    Deviation: acrl Eq. 2 prints pi(theta) / pi(theta_old), the PPO ratio; pi(theta_old) / mu(theta_old) is
         meant.
     """
     return clamp(batch.logp_train - batch.logp_infer, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
@@ -48,7 +48,7 @@ def sequence_log_rho(batch: TokenBatch) -> PerToken:
 
     Reference: lr Eq. 4; acrl Eq. 3; verl rollout_corr_helper rollout_is sequence.
     """
-    return _pooled_log_rho(batch, masked_sum)
+    return _pool_log_rho(batch, masked_sum)
 
 
 def geometric_log_rho(batch: TokenBatch) -> PerToken:
@@ -56,10 +56,10 @@ def geometric_log_rho(batch: TokenBatch) -> PerToken:
 
     Reference: slime tis_level geometric.
     """
-    return _pooled_log_rho(batch, masked_mean)
+    return _pool_log_rho(batch, masked_mean)
 
 
-def _pooled_log_rho(batch: TokenBatch, pool: Callable[..., PerSequence]) -> PerToken:
+def _pool_log_rho(batch: TokenBatch, pool: Callable[..., PerSequence]) -> PerToken:
     pooled = pool(batch.logp_train - batch.logp_infer, batch.mask, axis=1)
     return jnp.broadcast_to(clamp(pooled, -LOG_RHO_LIMIT, LOG_RHO_LIMIT)[:, None], batch.mask.shape)
 
@@ -82,7 +82,7 @@ class Truncated:
     correction_clip: Bounds = 2.0
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         del advantages
         low, high = as_bounds(self.correction_clip)
         return clamp(jnp.exp(self.log_rho(batch)), low, high)
@@ -101,7 +101,7 @@ class Masked:
     correction_clip: Bounds = 2.0
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         del advantages
         low, high = as_bounds(self.correction_clip)
         rho = jnp.exp(self.log_rho(batch))
@@ -119,7 +119,7 @@ class KpopWeights:
     kpop_bound: Scalar = 0.1
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         del advantages
         divergence = symmetric_binary_kl(batch.logp_train, batch.logp_infer, AREAL_FLOOR)
         return jnp.where(divergence <= self.kpop_bound, jnp.exp(token_log_rho(batch)), 0)
@@ -140,7 +140,7 @@ class Vaco:
     correction_clip: Scalar = 2.0
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         log_rho = token_log_rho(batch)
         rho = jnp.exp(clamp(log_rho, -VACO_LOG_LIMIT, VACO_LOG_LIMIT))
         divergence = masked_mean(jnp.abs(rho - 1), batch.mask, axis=1)[:, None]
@@ -201,7 +201,7 @@ class Acrl:
     acrl_level: str = static(default="group")
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         alpha = jnp.sign(advantages) * self.strength(batch)[:, None]
         exponent = clamp(alpha * token_log_rho(batch), -LOG_RHO_LIMIT, LOG_RHO_LIMIT)
         return jnp.minimum(jnp.exp(exponent), self.acrl_clip)

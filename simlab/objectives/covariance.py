@@ -64,7 +64,7 @@ class ClipCov(Surrogate):
     clip_high: Scalar = 0.2
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         ratio = wide_ratio(batch)
         weights = SignAwareClip(self.clip_low, self.clip_high)(ratio, advantages)
         cov = covariance(batch, advantages)
@@ -99,12 +99,12 @@ class KlCov(Surrogate):
     kl_cov_coefficient: Scalar = 0.1
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         del advantages
         return wide_ratio(batch)
 
     def penalty(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Penalty [B, T] of the chosen tokens, zero elsewhere."""
+        """Return the penalty [B, T] of the chosen tokens, zero elsewhere."""
         ranks = rank_ascending(-covariance(batch, advantages), batch.mask)
         chosen = batch.mask & (ranks < count_of(self.kl_cov_ratio, batch.mask))
         return jnp.where(chosen, self.kl_cov_coefficient * magnitude(batch.logp - batch.logp_train), 0)

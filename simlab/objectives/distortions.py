@@ -24,7 +24,7 @@ class LowProbabilityDelta:
     distortion_threshold: Scalar = 0.1
 
     def __call__(self, batch: TokenBatch) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         low = jnp.exp(batch.logp_train) < self.distortion_threshold
         return jnp.where(low, jnp.float32(self.distortion_delta), 1)
 
@@ -40,7 +40,7 @@ class GaussianNoise:
     needs: ClassVar[tuple[str, ...]] = ("key",)
 
     def __call__(self, batch: TokenBatch) -> PerToken:
-        """Weights [B, T]."""
+        """Return the weights [B, T]."""
         assert batch.key is not None
         noise = draw_array(
             jax.random.normal, stream(batch.key, "objectives.distortion"), batch.mask.shape, jnp.float32

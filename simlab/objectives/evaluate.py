@@ -37,6 +37,19 @@ def objective_value(objective: str | Objective, batch: TokenBatch, **overrides: 
     Raises:
         ValueError: for a name that the objective does not use, listing those it does, and for a batch that
             does not fit.
+
+    Example:
+        >>> old = jnp.zeros((2, 1))
+        >>> batch = TokenBatch(
+        ...     logp=jnp.array([[0.5], [0.0]]),
+        ...     logp_train=old,
+        ...     logp_infer=old,
+        ...     rewards=jnp.array([1.0, 0.0]),
+        ...     mask=jnp.ones((2, 1)),
+        ...     group_size=2,
+        ... )
+        >>> round(float(objective_value("grpo", batch, advantage="rloo", clip_high=0.28)), 3)
+        0.14
     """
     resolved = resolve(objective, **overrides)
     batch = prepare_batch(batch)
@@ -58,6 +71,19 @@ def token_coefficients(objective: str | Objective, batch: TokenBatch, **override
 
     Raises:
         ValueError: as `objective_value` does.
+
+    Example:
+        >>> old = jnp.zeros((2, 1))
+        >>> batch = TokenBatch(
+        ...     logp=jnp.array([[0.5], [0.0]]),
+        ...     logp_train=old,
+        ...     logp_infer=old,
+        ...     rewards=jnp.array([1.0, 0.0]),
+        ...     mask=jnp.ones((2, 1)),
+        ...     group_size=2,
+        ... )
+        >>> token_coefficients("grpo", batch, advantage="rloo").tolist()  # the first token is clipped
+        [[0.0], [-0.5]]
 
     Reference: cancel Eq. 9, 13, 15, 16, 66-70; hacking Eq. 7, 26.
     """

@@ -55,7 +55,7 @@ class Objective:
 
     - `advantage`: estimator, see `advantages.py`; `group_filter` drops groups with equal rewards from the
       loss.
-    - `surrogate`: policy ratio and clip, see `ratios.py`.
+    - `surrogate`: PPO ratio and clip, see `ratios.py`.
     - `correction`: weights for rho, see `corrections.py`.
     - `rejections`: masks by rho, see `rejection.py`. With `baseline` "survivors" a sequence that is wholly
       rejected does not enter its siblings' baseline; with "all" it does, as in verl.
@@ -154,7 +154,7 @@ def surrogate_value(objective: Objective, batch: TokenBatch, terms: RolloutTerms
     remaining = _keep_remaining(objective, batch, terms)
     weights = objective.surrogate(remaining, terms.advantages)
     if objective.transform is not None:
-        weights = transformed_weights(objective, weights, remaining, terms.advantages)
+        weights = transform_weights(objective, weights, remaining, terms.advantages)
     correction = objective.surrogate.pool(terms.correction, remaining.mask)
     per_token = terms.advantages * weights
     penalty = objective.surrogate.penalty(remaining, terms.advantages)
@@ -180,7 +180,7 @@ def _keep_remaining(objective: Objective, batch: TokenBatch, terms: RolloutTerms
     return replace(batch, mask=terms.mask & objective.staleness(batch, terms.advantages))
 
 
-def transformed_weights(
+def transform_weights(
     objective: Objective, weights: PerToken, batch: TokenBatch, advantages: PerToken
 ) -> PerToken:
     """Apply the group transform to the one weight that all tokens of a sequence share; [B, T] to [B, T]."""

@@ -14,7 +14,7 @@ def with_loglinear_proximal(batch: TokenBatch, versions_behind: Shaped[AnyArray,
     """Return `batch` with log q := log mu + alpha (log p - log mu) in place of `logp_train`, p detached.
 
     alpha = clip((d - 1) / d, 0, 1) for a token sampled d versions before theta. So w = p / mu is split into
-    rho = w^alpha and a policy ratio r of value w^(1 - alpha).
+    rho = w^alpha and a PPO ratio r of value w^(1 - alpha).
 
     Args:
         batch: any batch; its `logp_train` is not read.

@@ -1,4 +1,4 @@
-"""Policy ratios r = pi(theta) / pi(theta_old) and how they are clipped.
+"""PPO ratios r = pi(theta) / pi(theta_old) and their clips.
 
 A surrogate maps `(batch, advantages [B, T])` to u [B, T]; the token's part of the objective is advantage
 times u. Writing min(r A, clip(r) A) as A times a sign-aware weight is cancel Eq. 47-49, 78. `batch.mask`
@@ -81,7 +81,7 @@ class SignAwareClip:
     clip_high: Scalar = 0.2
 
     def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
-        """Post-clip weight [B, T]."""
+        """Return the post-clip weight [B, T]."""
         low = jnp.where(advantages < 0, 1 - self.clip_low, -jnp.inf)
         high = jnp.where(advantages < 0, jnp.inf, 1 + self.clip_high)
         return clamp(ratio, low, high)
@@ -99,7 +99,7 @@ class DualClip:
     dual_clip: Scalar = 3.0
 
     def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
-        """Post-clip weight [B, T]."""
+        """Return the post-clip weight [B, T]."""
         weights = SignAwareClip(self.clip_low, self.clip_high)(ratio, advantages)
         return jnp.where((advantages < 0) & (weights > self.dual_clip), self.dual_clip, weights)
 
@@ -114,7 +114,7 @@ class SignFreeClip:
     clip_high: Scalar = 0.2
 
     def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
-        """Post-clip weight [B, T]."""
+        """Return the post-clip weight [B, T]."""
         del advantages
         return jnp.where(ratio > 1 + self.clip_high, 1 + self.clip_high, ratio)
 
@@ -124,7 +124,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
 
     def one_weight_per_sequence(self) -> bool:
         """Return whether u is the same at all tokens of a sequence, as group transforms need."""
@@ -150,7 +150,7 @@ class Surrogate(ABC):
 
 @pytree
 class Clipped(Surrogate):
-    """A clipped policy ratio: PPO, GRPO, GSPO by the choice of `ratio` and `clip`."""
+    """A clipped PPO ratio: PPO, GRPO or GSPO, depending on `ratio` and `clip`."""
 
     ratio: Ratio = static()
     clip: Clip
@@ -160,7 +160,7 @@ class Clipped(Surrogate):
         return self.ratio is not token_ratio
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         return self.clip(self.ratio(batch), advantages)
 
 
@@ -172,11 +172,11 @@ class LogLikelihood(Surrogate):
     """
 
     def elementwise(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         del advantages
         return batch.logp
 
@@ -193,7 +193,7 @@ class SignFreeWeight(Surrogate):
     clip_high: Scalar = 0.2
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         return score_through(SignFreeClip(self.clip_high)(token_ratio(batch), advantages), batch.logp)
 
 
@@ -210,7 +210,7 @@ class ClippedWeight(Surrogate):
     clip_high: Scalar = 0.2
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         del advantages
         weights = clamp(token_ratio(batch), 1 - self.clip_low, 1 + self.clip_high)
         return jax.lax.stop_gradient(weights) * batch.logp
@@ -227,7 +227,7 @@ class SoftGate(Surrogate):
     sapo_tau_negative: Scalar = 1.05
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         positive, negative = jnp.float32(self.sapo_tau_positive), jnp.float32(self.sapo_tau_negative)
         tau = jnp.where(advantages > 0, positive, negative)
         return jax.nn.sigmoid(tau * (token_ratio(batch) - 1)) * (4 / tau)
@@ -248,11 +248,11 @@ class GeometricMean(Surrogate):
     clip_high: Scalar = 0.4
 
     def one_weight_per_sequence(self) -> bool:
-        """True: u is the sequence's geometric mean."""
+        """Return True: u is the sequence's geometric mean."""
         return True
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         log_ratio = batch.logp - batch.logp_train
         low = jnp.where(advantages < 0, -self.clip_low, -jnp.inf)
         high = jnp.where(advantages > 0, self.clip_high, jnp.inf)

@@ -21,5 +21,5 @@ class RolloutKl:
     rollout_kl_coefficient: Scalar = 1e-3
 
     def __call__(self, batch: TokenBatch) -> Float[Array, ""]:
-        """Penalty, a scalar."""
+        """Return the penalty, a scalar."""
         return self.rollout_kl_coefficient * masked_mean((batch.logp - batch.logp_infer) ** 2, batch.mask)

@@ -77,7 +77,7 @@ class RatioBand:
     rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         bounds = self.rejection_bounds
         low, high = bounds if isinstance(bounds, tuple | list) else (1 / bounds, bounds)
         log_ratio = k1(token_log_rho(batch))
@@ -98,7 +98,7 @@ class DivergenceCap:
     rejection_bounds: Scalar = 0.01
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         return self.level(self.divergence(token_log_rho(batch)), batch.mask) <= self.rejection_bounds
 
 
@@ -112,7 +112,7 @@ class Veto:
     rejection_bounds: Scalar = 1e-4
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         worst = seq_max(-token_log_rho(batch), batch.mask)
         return -worst >= jnp.log(jnp.float32(self.rejection_bounds))
 
@@ -127,7 +127,7 @@ class KpopMask:
     kpop_bound: Scalar = 0.1
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         return symmetric_binary_kl(batch.logp_train, batch.logp_infer, AREAL_FLOOR) <= self.kpop_bound
 
 
@@ -144,7 +144,7 @@ class SecondMomentMask:
     m2_threshold: Scalar = 0.04
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         squares = token_log_rho(batch) ** 2
         selected = smallest_with_mean(squares, batch.mask, self.m2_threshold, strict=True)
         return selected | (batch.mask & (rank_ascending(squares, batch.mask) == 0))
@@ -166,7 +166,7 @@ class ProbabilityDifference:
     level: Level = static(default=token)
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         low, high = self.prob_diff_bounds
         difference = probability(batch.logp_train) - probability(batch.logp_infer)
         difference = self.level(difference, batch.mask)
@@ -187,6 +187,6 @@ class OffPolicySequenceMask:
     opsm_delta: Scalar = 1e-4
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> TokenMask:
-        """Kept tokens [B, T]."""
+        """Return the kept tokens [B, T]."""
         drift = seq_mean(batch.logp_train - batch.logp, batch.mask)
         return ~((advantages < 0) & (drift > self.opsm_delta))

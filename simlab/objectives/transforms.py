@@ -26,10 +26,10 @@ class GroupTransform(ABC):
 
     @abstractmethod
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
 
     def attach(self, weights: PerToken, logp: PerToken) -> PerToken:
-        """u [B, T] from transformed weights [B, T]."""
+        """Return u [B, T] from transformed weights [B, T]."""
         return score_through(weights, logp)
 
 
@@ -41,7 +41,7 @@ class Unchanged(GroupTransform):
     """
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         del advantages, real
         return weights
 
@@ -54,7 +54,7 @@ class MinReplace(GroupTransform):
     """
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         del advantages
         smallest = jnp.min(jnp.where(real, weights, jnp.inf))
         return jnp.full_like(weights, jnp.where(real.any(), smallest, 1))
@@ -68,7 +68,7 @@ class OrthogonalProjection(GroupTransform):
     """
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         a = jnp.where(real, advantages, 0)
         return weights - safe_ratio(jnp.sum(a * weights), jnp.sum(a * a)) * a
 
@@ -85,7 +85,7 @@ class NonNegativeProjection(GroupTransform):
     """
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         a = jnp.where(real, advantages, 0)
         leaves = weights / jnp.where(a == 0, 1, a)
         at_leaving = jnp.maximum(weights[None, :] - leaves[:, None] * a[None, :], 0)
@@ -111,7 +111,7 @@ class TruncateAndRebalance(GroupTransform):
     rebalance_floor: Scalar = 1e-6
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         a = jnp.where(real, advantages, 0)
         raised = jnp.maximum(weights, self.rebalance_floor)
         positive = jnp.sum(jnp.maximum(a, 0) * raised)
@@ -131,7 +131,7 @@ class Scaled(GroupTransform):
     transform_scale: Scalar = 0.5
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         del advantages, real
         return self.transform_scale * weights
 
@@ -148,11 +148,11 @@ class Differentiated(GroupTransform):
     inner: GroupTransform
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
-        """Transformed weights [G]."""
+        """Return the transformed weights [G]."""
         return self.inner(weights, advantages, real)
 
     def attach(self, weights: PerToken, logp: PerToken) -> PerToken:
-        """u [B, T] from transformed weights [B, T]."""
+        """Return u [B, T] from transformed weights [B, T]."""
         return weights * logp
 
 

@@ -27,7 +27,7 @@ PRIME_RL_FLOOR = 1e-6
 TOP_K_COLUMNS = ("tokens", "logp_vocabulary", "logp_infer_vocabulary")
 
 
-def anchored_ratio(batch: TokenBatch, anchor: Anchor) -> PerToken:
+def ratio_to_anchor(batch: TokenBatch, anchor: Anchor) -> PerToken:
     """Return p / a, the log clamped to +-20 with zero gradient beyond."""
     return jnp.exp(clamp(batch.logp - anchor(batch), -TOKEN_LIMIT, TOKEN_LIMIT))
 
@@ -36,7 +36,7 @@ class Anchored(Surrogate):
     """Base of the surrogates whose coefficient depends on p and a of the token alone."""
 
     def elementwise(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
 
@@ -52,7 +52,7 @@ class Dppo(Surrogate):
         return () if self.divergence_top_k is None else TOP_K_COLUMNS
 
     def elementwise(self) -> bool:
-        """True if the divergence is binary."""
+        """Return True if the divergence is binary."""
         return self.divergence_top_k is None
 
     def top_k(self) -> Scalar | None:
@@ -82,7 +82,7 @@ class DppoTv(Dppo):
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         gap = jnp.exp(batch.logp) - jnp.exp(self.anchor(batch))
         top_k = self.top_k()
         if top_k is not None:
@@ -110,7 +110,7 @@ class DppoKl(Dppo):
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         logp, anchor = jax.lax.stop_gradient(batch.logp), self.anchor(batch)
         p, a = probability(logp), probability(anchor)
         kl = a * (anchor - logp) + (1 - a) * jnp.log((1 - a + DPPO_EPSILON) / (1 - p + DPPO_EPSILON))
@@ -123,7 +123,7 @@ class DppoKl(Dppo):
 
 
 def _truncate_ratio(batch: TokenBatch, anchor: Anchor, cap: Scalar, keep: TokenMask) -> PerToken:
-    weights = jnp.minimum(anchored_ratio(batch, anchor), cap)
+    weights = jnp.minimum(ratio_to_anchor(batch, anchor), cap)
     return jax.lax.stop_gradient(jnp.where(keep, weights, 0)) * batch.logp
 
 
@@ -143,10 +143,10 @@ class Ipo(Anchored):
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         del advantages
         gap = jnp.abs(jnp.exp(batch.logp) - jnp.exp(self.anchor(batch)))
-        weights = jnp.minimum(anchored_ratio(batch, self.anchor), self.ratio_cap)
+        weights = jnp.minimum(ratio_to_anchor(batch, self.anchor), self.ratio_cap)
         return score_through(jnp.where(gap <= self.divergence_bound, weights, 0), batch.logp)
 
 
@@ -165,11 +165,11 @@ class Kpop(Anchored):
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         del advantages
         logp = jax.lax.stop_gradient(batch.logp)
         keep = symmetric_binary_kl(logp, self.anchor(batch), PRIME_RL_FLOOR) <= self.kpop_bound
-        return score_through(jnp.where(keep, anchored_ratio(batch, self.anchor), 0), batch.logp)
+        return score_through(jnp.where(keep, ratio_to_anchor(batch, self.anchor), 0), batch.logp)
 
 
 @pytree
@@ -186,8 +186,8 @@ class Drpo(Anchored):
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
-        weights = anchored_ratio(batch, self.anchor)
+        """Return u [B, T]."""
+        weights = ratio_to_anchor(batch, self.anchor)
         penalty = probability(self.anchor(batch)) * (weights - 1) ** 2 / (2 * self.drpo_delta)
         return weights - jnp.sign(advantages) * penalty
 
@@ -206,9 +206,9 @@ class M2po(Surrogate):
     m2_threshold: Scalar = 0.04
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         log_w = jax.lax.stop_gradient(batch.logp - batch.logp_infer)
         outward = batch.mask & (advantages * log_w > 0)
         within = smallest_with_mean(log_w**2, outward, self.m2_threshold, strict=False)
-        weights = anchored_ratio(batch, rollout_logp)
+        weights = ratio_to_anchor(batch, rollout_logp)
         return score_through(jnp.where(within | ~outward, weights, 0), batch.logp)

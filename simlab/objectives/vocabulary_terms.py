@@ -37,7 +37,7 @@ class ScoreCentering:
     needs: ClassVar[tuple[str, ...]] = ("logp_vocabulary", "logp_infer_vocabulary")
 
     def __call__(self, surrogate: Surrogate, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Term to subtract from that of the sampled token [B, T], without correction weights."""
+        """Return the term to subtract from that of the sampled token [B, T], without correction weights."""
         check_surrogate(surrogate)
         assert batch.logp_vocabulary is not None
         assert batch.logp_infer_vocabulary is not None

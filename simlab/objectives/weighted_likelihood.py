@@ -35,7 +35,7 @@ class Vespo(Surrogate):
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         log_ratio = jax.lax.stop_gradient(batch.logp) - batch.logp_train
         log_weight = masked_sum(clamp(log_ratio, -TOKEN_LIMIT, TOKEN_LIMIT), batch.mask, axis=1)
         if self.anchor is rollout_logp:
@@ -64,10 +64,10 @@ class Dro(Surrogate):
     dro_beta: Scalar = 0.1
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """u [B, T]."""
+        """Return u [B, T]."""
         return LogLikelihood()(batch, advantages)
 
     def penalty(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
-        """Quadratic penalty [B, T]."""
+        """Return the quadratic penalty [B, T]."""
         del advantages
         return 0.5 * self.dro_beta * (batch.logp - batch.logp_train) ** 2

@@ -1,4 +1,4 @@
-"""The input of a probe besides weights: prompts of equal length, and the token that ends a response."""
+"""The input of a probe except the weights: prompts of equal length, and the end-of-sequence token."""
 
 import contextlib
 import json
@@ -23,7 +23,13 @@ def read_prompt_file(
 ) -> list[np.ndarray]:
     """Return the prompts of a file, one per line: a JSON list of token ids, a text, or a text in quotes.
 
-    Token ids must be below `vocab_size`.
+    Args:
+        path: text file; empty lines are skipped.
+        encode: maps a text to token ids.
+        vocab_size: bound on token ids; all must be smaller.
+
+    Returns:
+        Token ids of each prompt, int32 [P].
 
     Raises:
         ValueError: A line is not a prompt, or the file has none.
@@ -60,6 +66,14 @@ def _parse_line(line: str, encode: Encode, vocab_size: int) -> np.ndarray:
 def load_task_prompts(name: str, count: int, encode: Encode = encode) -> list[np.ndarray]:
     """Return up to `count` held-out prompts of a simlab task, `reasoning-gym:NAME` or `math-verify:FILE`.
 
+    Args:
+        name: task, see above.
+        count: largest number of prompts.
+        encode: maps a text to token ids.
+
+    Returns:
+        Token ids of each prompt [P].
+
     Raises:
         ValueError: The task is unknown, or its package is not installed.
     """
@@ -71,7 +85,7 @@ def stack_prompts(
 ) -> Int[np.ndarray, "N P"]:
     """Return prompts as int32 [N, P]: the last `length` tokens of each, by default the shortest length.
 
-    All rows have one length, so engines need no padding, in which they could differ.
+    All rows have one length, so engines need no padding, which they could treat differently.
 
     Raises:
         ValueError: `length` is below 1, or a prompt is shorter.

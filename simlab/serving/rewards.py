@@ -217,13 +217,21 @@ def build_text_task(
     pad_token_id: int = PAD_TOKEN_ID,
     held_out: int = 0,
 ) -> TextTask:
-    """Return questions as a task with responses of up to `max_tokens` tokens.
+    """Return a task of these questions. Only questions with the most common number of tokens are used.
 
-    The tokenizer defaults to simlab's. Engines read rows of one length, so only the questions with the most
-    common number of tokens are used.
+    Engines need rows of one length.
+
+    Args:
+        questions: texts with rewards.
+        max_tokens: largest number of tokens of a response.
+        encode: maps a text to token ids; default: simlab's tokenizer.
+        decode: maps token ids to a text.
+        eos_token_id: token that ends a response.
+        pad_token_id: token that fills a row after its end.
+        held_out: number of questions reserved for evaluation.
 
     Raises:
-        ValueError: None of them remain besides the `held_out` ones.
+        ValueError: No question remains for training.
     """
     rows = [tuple(int(token) for token in encode(question.text)) for question in questions]
     length = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0

@@ -92,15 +92,16 @@ def shapley(value: Value, names: Sequence[str]) -> dict[str, np.ndarray]:
 def shapley_rows(
     value: Value, names: Sequence[str], describe: Callable[[np.ndarray, np.ndarray], Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Return by name `describe` of its Shapley value, and the fractions `alone` and `without`.
+    """Return one row per name: what `describe` returns for its Shapley value, and two fractions.
 
     Args:
-        value: of a set of names: a number or the terms of one; zero of the empty set.
+        value: maps a set of names to a number, or to an array of terms that sum to it; zero for no names.
         names: the parts.
-        describe: called with the Shapley value of a name and with `value` of all names.
+        describe: called with the Shapley value of a name and with `value` of all names; returns columns.
 
     Returns:
-        Also the fraction of the total that a name makes `alone`, and the one that is lost `without` it.
+        By name: the columns of `describe`, and two fractions of the total: of the name `alone`, and lost
+        `without` the name.
     """
     every = frozenset(names)
     total = value(every)

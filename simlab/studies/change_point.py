@@ -45,7 +45,7 @@ def change_point(values: ArrayLike) -> ChangePoint:
 
 
 def _long_run_variance(residuals: np.ndarray) -> float:
-    """Variance of the shocks of an AR(1) process over (1 - phi)^2.
+    """Return the variance of the shocks of an AR(1) process over (1 - phi)^2.
 
     phi is corrected for the two means that were fitted, and kept below 0.97.
     Reference: Kendall 1954 (bias -(1 + 3 phi) / n with one mean); Andrews 1991 Sec. 6 (0.97).

@@ -242,7 +242,14 @@ def by_policy(values: Frame) -> Frame:
 
 
 def collapse_step(rewards: np.ndarray, control: np.ndarray) -> float:
-    """Return the chunk at which the mean of five falls below half of the control's; infinite if never."""
+    """Return the first chunk at which a run has collapsed; infinite if never.
+
+    A run collapses when its trailing mean over five chunks falls below half of the control's.
+
+    Args:
+        rewards: reward by chunk [N] of the run.
+        control: reward by chunk [M] of the control; the common length is compared.
+    """
     ours, theirs = (_trailing_mean(curve) for curve in (rewards, control))
     length = min(len(ours), len(theirs))
     low = np.flatnonzero(ours[:length] < COLLAPSED * theirs[:length])

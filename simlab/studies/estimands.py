@@ -78,20 +78,20 @@ class View:
         return np.asarray(self.chunks[metric], float)
 
     def early(self, metric: str) -> float:
-        """Mean over the first tenth."""
+        """Return the mean over the first tenth."""
         return _mean(self.chunks, metric, self.chunk_steps < EARLY * self.steps)
 
     def late(self, metric: str) -> float:
-        """Mean over the last quarter, or over the last chunks there are."""
+        """Return the mean over the last quarter, or over the last chunks there are."""
         start = min(LATE * self.steps, self.chunk_steps.max(initial=0))
         return _mean(self.chunks, metric, self.chunk_steps >= start)
 
     def late_diagnostic(self, metric: str) -> float:
-        """Mean of a diagnostic over the last quarter."""
+        """Return the mean of a diagnostic over the last quarter."""
         return _mean(self.diagnostics, metric, self.diagnostic("step") >= LATE * self.steps)
 
     def early_diagnostic(self, metric: str) -> float:
-        """Mean of a diagnostic over the first quarter."""
+        """Return the mean of a diagnostic over the first quarter."""
         return _mean(self.diagnostics, metric, self.diagnostic("step") <= (1 - LATE) * self.steps)
 
     def diagnostic(self, metric: str) -> np.ndarray:
@@ -100,7 +100,7 @@ class View:
         return np.asarray(rows[metric], float) if metric in rows else np.empty(0)
 
     def mean_of_bins(self, metric: str, low: float, high: float, late: bool) -> float:
-        """Mean over the tokens with pi_train in [low, high) of the first tenth or the last quarter."""
+        """Return the mean over tokens with pi_train in [low, high), in the first tenth or last quarter."""
         step, tokens = self.bins["step"], self.bins["tokens"]
         chosen = step >= LATE * self.steps if late else step < EARLY * self.steps
         chosen &= (self.bins["low"] >= low - 1e-6) & (self.bins["high"] <= high + 1e-6) & (tokens > 0)
@@ -124,17 +124,17 @@ class Estimand:
 
 
 def late(metric: str, quantity: str) -> Estimand:
-    """The mean over the last quarter."""
+    """Return the mean over the last quarter."""
     return Estimand(f"{quantity}, last quarter", lambda view: view.late(metric), UNITS.get(metric, ""))
 
 
 def late_log(metric: str, quantity: str) -> Estimand:
-    """The logarithm of the mean over the last quarter."""
+    """Return the logarithm of the mean over the last quarter."""
     return Estimand(f"log of {quantity}, last quarter", lambda view: np.log(view.late(metric)), LOG)
 
 
 def growth(metric: str, quantity: str) -> Estimand:
-    """The log ratio of the last quarter to the first tenth."""
+    """Return the log of the ratio of the last quarter's mean to that of the first tenth."""
     return Estimand(
         f"log growth of {quantity}, last quarter against first tenth",
         lambda view: np.log(view.late(metric) / view.early(metric)),
@@ -143,7 +143,7 @@ def growth(metric: str, quantity: str) -> Estimand:
 
 
 def change(metric: str, quantity: str) -> Estimand:
-    """The difference of the last quarter and the first tenth."""
+    """Return the mean over the last quarter minus that over the first tenth."""
     return Estimand(
         f"change of {quantity}, last quarter minus first tenth",
         lambda view: view.late(metric) - view.early(metric),
@@ -152,7 +152,7 @@ def change(metric: str, quantity: str) -> Estimand:
 
 
 def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
-    """Spearman's correlation of two curves over the chunks of a run."""
+    """Return Spearman's correlation of two curves over the chunks of a run."""
     return Estimand(
         f"rank correlation over the run of {quantity}",
         lambda view: _rank_runs(view.curve(one), view.curve(other)),
@@ -161,7 +161,7 @@ def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
 
 
 def first_change(metric: str, before: str, quantity: str) -> Estimand:
-    """Steps from the change point of `before` to that of `metric`."""
+    """Return the steps from the change point of `before` to that of `metric`."""
 
     def of(view: View) -> float:
         step = dict(zip(view.changes["metric"], view.changes["step"], strict=True))
@@ -171,7 +171,7 @@ def first_change(metric: str, before: str, quantity: str) -> Estimand:
 
 
 def steps_to_gain(gain: float) -> Estimand:
-    """Log of the steps until the reward, over five chunks, is `gain` above its first two.
+    """Return the log of the steps until the reward, over five chunks, is `gain` above its first two.
 
     A run that never gains it counts with all its steps, so that no policy is left out.
     """
@@ -184,7 +184,7 @@ def steps_to_gain(gain: float) -> Estimand:
 
 
 def largest_growth(metric: str, quantity: str) -> Estimand:
-    """The log ratio of the largest mean over five chunks to the first tenth."""
+    """Return the log of the ratio of the largest mean over five chunks to that of the first tenth."""
     return Estimand(
         f"log growth of {quantity}, best 50 steps against first tenth",
         lambda view: float(np.log(_smooth(view, metric).max() / view.early(metric))),
@@ -193,13 +193,13 @@ def largest_growth(metric: str, quantity: str) -> Estimand:
 
 
 def diagnostic_late(metric: str, quantity: str) -> Estimand:
-    """The mean of a diagnostic over the last quarter."""
+    """Return the mean of a diagnostic over the last quarter."""
     unit = REWARD_UNIT if metric.startswith("held_out") else ""
     return Estimand(f"{quantity}, last quarter", lambda view: view.late_diagnostic(metric), unit)
 
 
 def diagnostic_late_log(metric: str, quantity: str, floor: float = 0.0) -> Estimand:
-    """The logarithm of the mean of a diagnostic over the last quarter, of `floor` if it is smaller.
+    """Return the log of the mean of a diagnostic over the last quarter, at least the log of `floor`.
 
     Without a floor a few runs in which the quantity vanishes decide a mean of logarithms.
     """
@@ -208,7 +208,7 @@ def diagnostic_late_log(metric: str, quantity: str, floor: float = 0.0) -> Estim
 
 
 def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estimand:
-    """The logarithm of the ratio of two diagnostics, each averaged over the last quarter."""
+    """Return the logarithm of the ratio of two diagnostics, each averaged over the last quarter."""
     return Estimand(
         f"log of {quantity}, last quarter",
         lambda view: np.log(view.late_diagnostic(metric) / view.late_diagnostic(reference)),
@@ -217,7 +217,7 @@ def diagnostic_late_ratio(metric: str, reference: str, quantity: str) -> Estiman
 
 
 def share_higher(group: str, engine: str) -> Estimand:
-    """The share of tokens with pi_train > pi_infer among those that an engine calls `rare` or `common`.
+    """Return the fraction of `rare` or `common` tokens of an engine at which pi_train > pi_infer.
 
     Equal ones count half. Tokens of all diagnostics of a run together.
     """
@@ -234,7 +234,7 @@ def share_higher(group: str, engine: str) -> Estimand:
 
 
 def diagnostic_change(metric: str, quantity: str) -> Estimand:
-    """The mean of a diagnostic over the last quarter minus that over the first."""
+    """Return the mean of a diagnostic over the last quarter minus that over the first."""
     return Estimand(
         f"change of {quantity}, last quarter minus first",
         lambda view: view.late_diagnostic(metric) - view.early_diagnostic(metric),
@@ -242,7 +242,7 @@ def diagnostic_change(metric: str, quantity: str) -> Estimand:
 
 
 def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
-    """Spearman's correlation of two diagnostics."""
+    """Return Spearman's correlation of two diagnostics."""
     return Estimand(
         f"rank correlation over the run of {quantity}",
         lambda view: _rank_runs(view.diagnostic(one), view.diagnostic(other)),
@@ -251,7 +251,7 @@ def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
 
 
 def detrended_correlation(one: str, other: str, quantity: str) -> Estimand:
-    """Spearman's correlation of two diagnostics, given the step: of ranks without their linear trend."""
+    """Return Spearman's correlation of two diagnostics, given the step: of linearly detrended ranks."""
 
     def of(view: View) -> float:
         step, first, second = (view.diagnostic(name) for name in ("step", one, other))
@@ -279,7 +279,7 @@ def _final(view: View) -> float:
 
 
 def diagnostic_range(metric: str, quantity: str) -> Estimand:
-    """Log of the largest over the smallest value of a diagnostic."""
+    """Return the log of the largest over the smallest value of a diagnostic."""
 
     def of(view: View) -> float:
         curve = view.diagnostic(metric)

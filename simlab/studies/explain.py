@@ -74,7 +74,7 @@ class ExplainTarget:
         return sample_responses(params, self.model, engine, self.task, key, prompts, self.group_size)
 
     def score(self, engine: Engine, params: Params | None = None) -> np.ndarray:
-        """Log-probabilities [B, T] of the sampled tokens, zero where there is none.
+        """Return log-probabilities [B, T] of the sampled tokens, zero at padding.
 
         Operation by operation: engines between two others share operations, but no compiled function.
         """
@@ -142,7 +142,7 @@ def _rms(values: np.ndarray) -> float:
 
 
 def _size(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[Row]:
-    """The mismatch, and how far decoding is from scoring the same tokens with the same engine."""
+    """Return the mismatch, and the difference between decoding and scoring with the same engine."""
     mask = np.asarray(subject.sampled.mask)
     decoded = np.where(mask, np.asarray(subject.sampled.logp_infer, float), 0.0)
     return [
@@ -157,7 +157,7 @@ def _size(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[R
 
 
 def _tokens(subject: ExplainTarget, base: np.ndarray, total: np.ndarray, top: int) -> list[Row]:
-    """The tokens with the largest |log rho|."""
+    """Return the tokens with the largest |log rho|."""
     taken, rows = subject.sampled, []
     for flat in np.argsort(-np.abs(total), axis=None)[:top]:
         sequence, position = (int(each) for each in np.unravel_index(flat, total.shape))
@@ -177,7 +177,7 @@ def _tokens(subject: ExplainTarget, base: np.ndarray, total: np.ndarray, top: in
 
 
 def _positions(subject: ExplainTarget, total: np.ndarray) -> list[Row]:
-    """Root mean square of log rho by position in the response."""
+    """Return the RMS log rho by position in the response."""
     mask = np.asarray(subject.sampled.mask)
     return [
         {
@@ -192,7 +192,7 @@ def _positions(subject: ExplainTarget, total: np.ndarray) -> list[Row]:
 
 
 def _probabilities(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) -> list[Row]:
-    """Mean rho and root mean square of log rho by pi_train."""
+    """Return mean rho and RMS log rho by pi_train."""
     mask, rows = np.asarray(subject.sampled.mask), []
     bins = np.searchsorted(PROBABILITY_EDGES[1:-1], np.exp(base), side="right")
     for number, low in enumerate(PROBABILITY_EDGES[:-1]):
@@ -211,7 +211,7 @@ def _probabilities(subject: ExplainTarget, base: np.ndarray, total: np.ndarray) 
 
 
 def _groups(groups: dict[str, list[str]], log_rho: Callable) -> list[Row]:
-    """Shares of the mean squared log rho: alone, missing from all, and Shapley's, which sum to one."""
+    """Return shares of the mean squared log rho: alone, missing from all, and Shapley's (these sum to 1)."""
     shares = shapley_rows(
         lambda chosen: (log_rho(_members(groups, chosen)) ** 2).sum(),
         list(groups),
@@ -228,7 +228,7 @@ def _alone(moved: np.ndarray, total: np.ndarray, worst: tuple[int, int]) -> Row:
 def _weights(
     subject: ExplainTarget, base: np.ndarray, total: np.ndarray, worst: tuple[int, int], track: Track
 ) -> list[Row]:
-    """Each matrix alone as the inference engine holds it, everything else as in training."""
+    """Test each matrix alone as the inference engine holds it, with everything else as in training."""
     engine = subject.pair.infer
     matrices = [(name, None) for name in ("embedding", "lm_head") if name in subject.params]
     matrices += [

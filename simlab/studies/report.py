@@ -138,7 +138,7 @@ def _style(verdict: str) -> str:
 
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
-    """Those about the claim, or else all of the experiment that decides it."""
+    """Return the figures of the claim, or else all figures of the experiment that decides the claim."""
     named = import_module("figures.catalog").figures_about(row.id)
     mine = [figure for figure in shown if figure.name in named]
     return mine or [figure for figure in shown if row.evidence and figure.experiment == row.experiment]

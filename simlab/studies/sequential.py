@@ -41,9 +41,18 @@ def stopping_levels(analyses: int, shape: str = "obrien_fleming", alpha: float =
 def stopping_bounds(
     policies: tuple[int, ...], shape: str = "obrien_fleming", alpha: float = 0.05
 ) -> np.ndarray:
-    """Return the bounds on |z| at analyses of so many `policies` each.
+    """Return the bounds on |z| at each analysis. Without an effect, a crossing has probability `alpha`.
 
-    Crossing any of them has probability `alpha` without an effect.
+    Args:
+        policies: numbers of initial policies at the K analyses, increasing.
+        shape: `obrien_fleming` or `pocock`.
+        alpha: two-sided error rate over all analyses.
+
+    Returns:
+        Bounds [K], in standard errors.
+
+    Raises:
+        ValueError: For an unknown shape.
     """
     information = np.asarray(policies, float) / policies[0]
     shape_values = lookup(SHAPES, shape, "shape of bounds")(information)
@@ -55,17 +64,17 @@ def stopping_bounds(
 
 @dataclass(frozen=True)
 class Looks:
-    """The numbers of initial policies at which a study is read.
+    """The numbers of initial policies at which a study is analyzed.
 
-    Of several, the first is for futility alone: nothing is decided there. No look means that a study is read
-    once, with the policies that it has.
+    If there are several, the first analysis only stops for futility and decides nothing. If there are none,
+    the study is analyzed once, with all of its policies.
     """
 
     policies: tuple[int, ...] = ()
 
     @property
     def deciding(self) -> tuple[int, ...]:
-        """The looks that may decide."""
+        """The analyses that may decide."""
         return self.policies[1:] if len(self.policies) > 1 else self.policies
 
     def decides(self, num_policies: int) -> bool:

@@ -19,7 +19,7 @@ class Interval:
 
 
 def paired_effect(a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, level: float = 0.95) -> Interval:
-    """Mean of a - b over runs paired by index, with the interval of the claims board over clusters.
+    """Return the mean of a - b over runs paired by index, with the claims board's interval over clusters.
 
     a, b: one number per run, of equal length; b may be a single number. clusters: one label per run for the
     unit that is independent (the warm start); seeds of one warm start stay together. The interval is
@@ -32,7 +32,7 @@ def paired_effect(a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, level: flo
 
 
 def _by_cluster(a: ArrayLike, b: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of a - b and numbers of runs, by cluster."""
+    """Return sums of a - b and numbers of runs, by cluster."""
     first, second, labels = np.asarray(a, float), np.asarray(b, float), np.asarray(clusters)
     if first.ndim != 1 or labels.shape != first.shape or second.shape not in ((), first.shape):
         shapes = f"{first.shape}, {second.shape}, {labels.shape}"

@@ -1,4 +1,4 @@
-"""Sweeps: any grid of runs, compiled once per static signature, nothing lost, nothing computed twice."""
+"""Sweeps: grids of runs, compiled once per static signature. They resume, and compute each run once."""
 
 from simlab.sweeps.config import RunConfig, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid, grid, listed, sampled

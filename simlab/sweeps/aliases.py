@@ -6,7 +6,7 @@
 | `clip_low`, `clip_high` | `objective.clip_low`, `objective.clip_high` |
 | `infer_format` | format of activations and weights in the projections of the inference engine |
 | `infer_mantissa_bits`, `infer_rounding` | the same sites: mantissa bits, rounding mode |
-| `response_length` | `task.difficulty`, as the difficulty whose longest response has so many tokens |
+| `response_length` | `task.difficulty`, the difficulty whose longest response has this many tokens |
 """
 
 import dataclasses

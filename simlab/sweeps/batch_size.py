@@ -1,4 +1,4 @@
-"""Runs that a batch computes side by side: a constant on a CPU, on a GPU as many as its memory holds."""
+"""Number of runs per batch: a constant on a CPU; on a GPU as many as fit in its memory."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ SAFETY = 1.5
 def default_runs_per_batch(recipes: Iterable[Recipe] = ()) -> int:
     """Return the default number of runs per batch on this kind of device.
 
-    On a GPU it is 96, or as many as the memory holds of the largest of `recipes`, which are read only there.
+    On a GPU it is 96, or as many runs of the largest of `recipes` as fit in memory. A CPU ignores `recipes`.
     """
     if (fixed := RUNS_PER_BATCH.get(jax.default_backend())) is not None:
         return fixed
@@ -37,7 +37,7 @@ def fit_runs(bytes_per_run: float, memory: float | None) -> int:
 
 
 def bytes_per_run(recipe: Recipe) -> float:
-    """Return about the bytes that an update of one run of a batch needs on a GPU.
+    """Return the approximate number of bytes that an update of one run of a batch needs on a GPU.
 
     These are its state before and after, a gradient, and the float32 activations of a minibatch: ten vectors
     of the hidden size and three of the feed-forward layers per token and layer, attention scores in both
@@ -67,5 +67,5 @@ def _size(tree: Any) -> float:
 
 
 def _device_memory() -> float | None:
-    """Return the bytes that JAX may use on the device; None if the platform does not say."""
+    """Return the bytes that JAX may use on the device; None if the platform does not report it."""
     return (jax.devices()[0].memory_stats() or {}).get("bytes_limit")

@@ -1,4 +1,4 @@
-"""The dependencies of the bits of a run besides its config: code, versions, and settings of JAX."""
+"""Dependencies of the bits of a run other than its config: code, versions, JAX settings."""
 
 import hashlib
 import re
@@ -57,7 +57,7 @@ def without_addresses(value: object) -> str:
 
 
 def check_settings() -> None:
-    """Raise `ValueError` for a setting of JAX with which runs of one key would have other bits."""
+    """Raise `ValueError` for a JAX setting that would change the bits of a run without changing its key."""
     for name, expected in SETTINGS.items():
         if (found := getattr(jax.config, name)) != expected:
             raise ValueError(

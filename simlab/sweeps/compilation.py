@@ -1,7 +1,7 @@
 """The two compiled functions of a run batch, `sample` and `learn`, compiled at the same time.
 
-Batches whose recipes differ in the inference engine alone share `learn`, those that differ in what a rollout
-does not read share `sample`. Neither depends on the number of steps.
+Batches whose recipes differ only in the inference engine share `learn`. Batches that differ only in what a
+rollout does not read share `sample`. Neither depends on the number of steps.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ Shapes = list[jax.ShapeDtypeStruct]
 
 @dataclass(frozen=True)
 class BatchProgram:
-    """The compiled functions of a run batch, from leaves to leaves, and what they cost to get."""
+    """The compiled functions of a run batch, from leaves to leaves, and the cost of obtaining them."""
 
     sample: jax.stages.Compiled
     learn: jax.stages.Compiled
     seconds: float
 
     def advance(self, steps: int, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
-        """Make `steps` steps of stacked runs; the state given is used up."""
+        """Run `steps` steps of stacked runs. The input state is donated."""
         sampling = jax.tree.leaves(sampling_recipe(recipe))
         learning = jax.tree.leaves(learning_recipe(recipe))
         leaves, tree = jax.tree.flatten(state)
@@ -83,7 +83,7 @@ def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
 
 
 def forget_compiled() -> None:
-    """Forget the functions that this process has; they stay in the cache folder."""
+    """Drop the compiled functions of this process; they stay in the cache folder."""
     _COMPILED.clear()
 
 
@@ -133,7 +133,7 @@ def _learn_leaves(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> 
 
 
 def _trajectory_tree(recipe: SamplingRecipe) -> PyTree:
-    """Return the structure of a trajectory, which depends on these two alone."""
+    """Return the structure of a trajectory, which depends only on these two arguments."""
     leaf = jnp.zeros(())
     experts, vocabulary = (leaf if has else None for has in (recipe.model.num_experts, recipe.vocabulary))
     return jax.tree.structure(Trajectory(leaf, leaf, leaf, leaf, leaf, experts, vocabulary))

@@ -16,9 +16,9 @@ THREADS = "PJRT_NPROC"
 
 
 def compute_on_one_thread() -> bool:
-    """Limit XLA's CPU backend to one thread; return whether it has one.
+    """Limit XLA's CPU backend to one thread; return whether this succeeded.
 
-    It keeps its threads once JAX has started it, so call this first. Several threads divide a long sum, such
+    Call this before JAX starts: then the number of threads is fixed. Several threads divide a long sum, such
     as the gradient of a weight over thousands of tokens, so the bits of a run would depend on their number.
     """
     # JAX has no public function for this. Where the private one is gone, a worker process computes.
@@ -38,9 +38,9 @@ def cache_folder() -> Path | None:
 
 
 def enable_compile_cache() -> Path | None:
-    """Let JAX keep compiled functions in the cache folder, unless the user has chosen another; return it.
+    """Store compiled functions in the cache folder or the folder that the user has chosen; return it.
 
-    Small functions are stored too: a sweep begins with dozens of them.
+    Small functions are stored too, because a sweep starts with dozens of them.
     """
     folder = cache_folder()
     if folder is not None and compile_cache_folder() is None:
@@ -53,7 +53,7 @@ def enable_compile_cache() -> Path | None:
 
 
 def compile_cache_folder() -> Path | None:
-    """Return the folder that JAX keeps compiled functions in, None if it does not."""
+    """Return the folder in which JAX stores compiled functions; None if it stores none."""
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
     return None if folder is None else Path(folder)
 
@@ -62,7 +62,7 @@ def compile_cache_folder() -> Path | None:
 def compiling_alone(name: str) -> Iterator[None]:
     """Let one process at a time compile the function `name`: the next one finds it in the cache folder.
 
-    A process that dies releases its lock. Where the folder cannot hold locks, processes compile side by side.
+    A process that dies releases its lock. Without support for locks, processes compile in parallel.
     The file is empty until the function is compiled.
     """
     folder = compile_cache_folder()

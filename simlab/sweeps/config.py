@@ -44,21 +44,21 @@ FIELDS = (*_RECIPE_FIELDS, *OWN_FIELDS)
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """A run, checked: its recipe, and the same in canonical form, plain values that equal runs share.
+    """A validated run: its recipe, and its canonical form in plain values, identical for equal runs.
 
     `run_config` makes it. `table` holds every field of `simlab.training.recipe.Recipe` under its name, and
 
     - `steps`: length of the run;
-    - `seed`: of the run's random streams (and of its first parameters if there is no warm start);
+    - `seed`: of the run's random streams (and of its initial parameters if there is no warm start);
     - `warm_start`: None, a file of parameters (a path, or the name of one in `experiments/warm_starts`, or
-      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed:
-      a table gives another policy on another processor, a file travels.
+      `sha256:...` of one there), or a table of `WarmStart`'s fields and `seed`, trained when it is needed.
+      A table gives a different policy on a different processor; a file does not.
 
     `aliases` holds the values given by the names of `simlab.sweeps.aliases.COLUMNS`.
 
     A record is a name (`engines="f32/bf16"`, `objective="grpo+tis"`), a table of its fields, with the `name`
-    of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a record of a
-    researcher as `"mymodule:name"`, or the record itself.
+    of the catalog's entry that it changes (`{"name": "grpo+tis", "correction_clip": 5.0}`), a user-defined
+    component as `"mymodule:name"`, or the record itself.
     """
 
     recipe: Recipe = dataclasses.field(repr=False, compare=False)
@@ -77,7 +77,7 @@ class RunConfig:
 
     @property
     def warm_start(self) -> Json:
-        """The source of the first parameters."""
+        """The source of the initial parameters."""
         return self.table["warm_start"]
 
     def as_dict(self) -> dict[str, Json]:
@@ -88,10 +88,20 @@ class RunConfig:
 def run_config(
     values: "RunConfig | Mapping[str, Json]", changes: Mapping[str, Json] | None = None
 ) -> RunConfig:
-    """Return the run of `values` with `changes`; names may be dotted: `optimizer.learning_rate`.
+    """Return the validated run of `values` with `changes`.
 
-    Both may use the names of `simlab.sweeps.aliases.ALIASES`. The model defaults to that of the warm start.
-    Raises `ValueError` naming the field, the value and what is allowed.
+    Args:
+        values: fields of the run. The model defaults to that of the warm start.
+        changes: fields to replace; names may be dotted, such as `optimizer.learning_rate`. Both arguments
+            accept the short names of `simlab.sweeps.aliases.ALIASES`.
+
+    Raises:
+        ValueError: For an invalid field; the message gives the field, the value and the allowed values.
+
+    Example:
+        >>> base = run_config({"task": "add", "model": "tiny-dense", "engines": "f32/bf16"})
+        >>> run_config(base, {"learning_rate": 1e-3}).recipe.optimizer.learning_rate
+        0.001
     """
     if not isinstance(values, RunConfig | Mapping):
         raise ValueError(
@@ -200,9 +210,9 @@ def recipe_of(config: RunConfig) -> Recipe:
 def run_key(config: RunConfig, runs_per_batch: int, program: str = "") -> str:
     """Return the content hash of a run: 20 hexadecimal digits.
 
-    Of the canonical config (a warm start by its content, not its path), of the size of the run batches that
-    it is computed in, of what else shapes its `program`, and of the code. A run of one key has one sequence
-    of bytes on one kind of device.
+    The hash covers the canonical config (a warm start by its content, not its path), the size of the run
+    batches, everything else that shapes its `program`, and the code. On one kind of device, runs with equal
+    keys have the same bytes.
     """
     content = config.as_dict() | {"warm_start": start_key(config.warm_start)}
     text = json.dumps([code_digest(), runs_per_batch, program, content], sort_keys=True)

@@ -66,6 +66,10 @@ class FieldError(ValueError):
         super().__init__(f"{path}{' ' if text.startswith('must ') else ': '}{text}" if path else text)
         self.path, self.text = path, text
 
+    def __reduce__(self) -> tuple[type["FieldError"], tuple[str, str]]:
+        """Pickle by its arguments: a process pool sends errors to its parent."""
+        return FieldError, (self.path, self.text)
+
 
 @contextlib.contextmanager
 def locate_errors(path: str) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Traced functions, stored for later processes.
 
-JAX keeps compiled functions, but has to trace a function to find it, which takes longer than loading it.
+JAX caches compiled functions, but must trace a function to find it. This takes longer than loading it.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def load_or_export(function: Callable, arguments: tuple, name: str, folder: Path
     """Return `jax.jit(function)` for arguments of these trees and shapes, traced or read from `folder`.
 
     It takes a list of leaves per argument, and returns what `function` returns, made of lists and dicts.
-    `name` is what else the function depends on. A file that cannot be read is made again.
+    `name` identifies everything else that the function depends on. An unreadable file is replaced.
     """
     leaves = [jax.tree.leaves(argument) for argument in arguments]
     trees = [jax.tree.structure(argument) for argument in arguments]
@@ -80,7 +80,7 @@ def _is_known_tree(tree: PyTree) -> bool:
 
 
 def _is_known(value: object) -> bool:
-    """Return whether the package's digest and the value's text say all there is to say of a static value."""
+    """Return whether the package's digest and the value's text identify a static value."""
     if isinstance(value, tuple | list):
         return all(map(_is_known, value))
     kind = value if isinstance(value, type) or callable(value) else type(value)

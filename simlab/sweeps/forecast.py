@@ -59,8 +59,8 @@ def expected_minutes(
 ) -> float:
     """Return the expected wall time of the missing runs, compilation included.
 
-    Compilations share the cores whatever the number of processes; a process loads what another has compiled.
-    `completed` has the steps of those runs that a stopped sweep has left unfinished.
+    Compilations share the cores for any number of processes; a process loads what another has compiled.
+    `completed`: steps of the runs that a stopped sweep has left unfinished.
     """
     groups = expect_groups(plan.groups, plan.runs_per_batch)
     left = [count_steps(group, plan.runs_per_batch, completed) for group in plan.groups]
@@ -85,7 +85,7 @@ def count_steps(group: CompileGroup, runs_per_batch: int, completed: Mapping[str
 
 
 def expect_groups(groups: Sequence[CompileGroup], runs_per_batch: int) -> list[Expectation]:
-    """Return what each group takes; compilation in CPU seconds.
+    """Return the expected seconds of each group; compilation in CPU seconds.
 
     A function that groups share counts once, and one that an earlier sweep has compiled counts as loading.
     """
@@ -155,7 +155,7 @@ def is_near(cost: float, other: float) -> bool:
 
 
 class Stopwatch:
-    """Keeps what programs cost in this process, from the events of the work loop."""
+    """Measures the cost of compiled functions in this process, from the events of the work loop."""
 
     def __init__(self, plan: Plan):
         """Start at the beginning of the work on `plan`."""
@@ -168,7 +168,7 @@ class Stopwatch:
         self._last = time.perf_counter(), time.process_time()
 
     def __call__(self, event: Mapping[str, Json]) -> None:
-        """Note the time of an event; the first chunk and the end of a batch write a timing."""
+        """Record the time of an event; the first chunk and the end of a batch write a timing."""
         group = self._group_of[event["runs"][0]]  # type: ignore[index]
         now, before = (time.perf_counter(), time.process_time()), self._last
         if event["event"] == "chunk":
@@ -183,7 +183,7 @@ class Stopwatch:
         self._last = now
 
     def leave_out(self) -> None:
-        """Leave out the time since the last event: it was not spent on the plan."""
+        """Exclude the time since the last event, which was not spent on the plan."""
         self._last = time.perf_counter(), time.process_time()
 
     def _record(self, group: CompileGroup, intervals: list[tuple[float, float]]) -> None:

@@ -54,8 +54,8 @@ def compute(
 ) -> float:
     """Compute the missing runs of `plan`; return the seconds that it took.
 
-    `agreed` gets the expected minutes and returns whether to continue; raises `StoppedError` if not, and
-    `WorkerError` for a process that does not do its work.
+    `agreed` gets the expected minutes and returns whether to continue. Raises `StoppedError` if not, and
+    `WorkerError` if a process ends before its work is done.
     """
     count = _processes(plan, workers, len(missing_policies(plan, cache)))
     trainers = count if jax.default_backend() == "cpu" else 0
@@ -89,7 +89,7 @@ def check_agreement(
 def running_job(
     plan: Plan, cache: ResultCache, checkpoint_seconds: float, watch: bool
 ) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Write the job file for the time of the work; give it and a function that shows the state."""
+    """Write the job file for the duration of the work; yield it and a function that shows the state."""
     job = _write_job(plan, cache.folder, checkpoint_seconds)
     try:
         with show_progress(Monitor(cache.folder, job), watch) as show:
@@ -145,7 +145,7 @@ def _work_in_processes(
 
 @contextlib.contextmanager
 def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subprocess.Popen]]:
-    """Start the workers; they end with this process, however it ends."""
+    """Start the workers. They end when this process ends, even if it is killed."""
     backend = jax.default_backend()
     processes = []
     try:
@@ -166,7 +166,7 @@ def _start_workers(folder: Path, job: Path, count: int) -> Iterator[list[subproc
 
 
 def worker_environment(environment: Mapping[str, str], index: int, backend: str) -> dict[str, str]:
-    """Return what the process `index` starts with: one thread on a CPU, one device to see on a GPU.
+    """Return the environment of process `index`: one thread on a CPU, one visible device on a GPU.
 
     No process is bound to a core: XLA would compile on this core alone. Devices that the environment names
     already are shared out.
@@ -195,7 +195,7 @@ def _check(processes: list[subprocess.Popen], job: Path) -> None:
 
 @contextlib.contextmanager
 def record_progress(job: Path, number: int, *others: Callable[..., None]) -> Iterator[Report]:
-    """Give a function that appends an event to the file of worker `number`, and calls `others` with it."""
+    """Yield a function that appends an event to the file of worker `number` and passes it to `others`."""
     with open(job.with_suffix(f".{number}.jsonl"), "a") as file:
 
         def report(event: dict[str, Json]) -> None:

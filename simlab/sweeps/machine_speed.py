@@ -15,7 +15,7 @@ OPERATIONS = 40
 
 @dataclass(frozen=True)
 class Calibration:
-    """Wall time of work: `slowness` per CPU second of the reference machine, `contention` per one of ours."""
+    """Wall time of work per CPU second: of the reference machine (`slowness`), of this one (`contention`)."""
 
     slowness: float
     contention: float

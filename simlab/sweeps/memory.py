@@ -15,8 +15,8 @@ LARGEST = 2**31 - 1
 def keep_freed_memory() -> None:
     """Let glibc keep freed memory, in the whole process from now on.
 
-    Otherwise it returns the large blocks of every step to the system, which has to clear them for the next
-    one: a fifth of the time of a step. Other C libraries stay as they are.
+    Otherwise glibc returns the large blocks of every step to the system, which must clear them for the next
+    step: a fifth of the time of a step. Other C libraries stay as they are.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt

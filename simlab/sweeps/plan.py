@@ -69,7 +69,7 @@ class CompileGroup:
 
 
 def weight_count(model: TransformerConfig) -> int:
-    """Return the number of weights of the layers that multiply a token; every expert reads every one."""
+    """Return the number of weights that multiply a token; every expert reads every token."""
     inner = model.num_experts * model.moe_intermediate_size or model.intermediate_size
     attention = (sum(model.heads) + model.num_attention_heads) * model.head_dim
     return model.num_hidden_layers * model.hidden_size * (attention + 3 * inner)
@@ -120,7 +120,7 @@ def _count(number: int, word: str, plural: str = "") -> str:
 
 
 def _describe_error(base: RunConfig | Mapping[str, Json]) -> str:
-    """Return the error of `base` alone, "" without one: the points of the grid do not explain it."""
+    """Return the error of `base` alone, "" if it is valid: then the points of the grid cause the error."""
     try:
         run_config(base)
     except ValueError as error:
@@ -131,8 +131,8 @@ def _describe_error(base: RunConfig | Mapping[str, Json]) -> str:
 def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int) -> tuple[PlannedRun, ...]:
     """Return the runs of a grid, checked, each key once.
 
-    Raises `ValueError` for whatever is wrong, naming the point of the grid, and for two named arms that are
-    the same run.
+    Raises `ValueError` for an invalid point of the grid, naming it, and for two named arms that are the same
+    run.
     """
     configs = list(read_configs(base, grid))
     arms = _arms(grid, configs)
@@ -146,7 +146,7 @@ def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int
 
 
 def read_configs(base: RunConfig | Mapping[str, Json], grid: Grid) -> Iterator[RunConfig]:
-    """Yield the config of each point; raise `ValueError` for whatever is wrong, naming the point."""
+    """Yield the config of each point; raise `ValueError` for an invalid one, naming the point."""
     check_settings()
     for point in grid.points:
         try:
@@ -174,7 +174,7 @@ def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch
 
 
 def _mark_lone_objective(group: list[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs of a compile group, marked if all have one objective, numbers aside."""
+    """Return the runs of a compile group, marked if their objectives differ only in numbers."""
     objectives = [swept_recipe(run.config).objective for run in group]
     selections = {each.selection for each in objectives if isinstance(each, SwitchObjective)}
     # Elsewhere a kernel computes all alternatives, and the compiler may contract other products and sums.
@@ -183,7 +183,7 @@ def _mark_lone_objective(group: list[PlannedRun]) -> list[PlannedRun]:
 
 
 def _arms(grid: Grid, configs: Sequence[RunConfig]) -> list[str]:
-    """Name arms as their points do, and by the columns that vary besides, repeats aside."""
+    """Name arms by their points and by the other columns that vary, except repeats."""
     tables = [with_aliases(columns(config), config.aliases) for config in configs]
     names = dict.fromkeys(name for table in tables for name in table)
     repeats = tuple(f"{name}." for name in REPEATS)

@@ -1,4 +1,4 @@
-"""A run batch: `runs_per_batch` runs side by side, a chunk of steps per call."""
+"""A run batch: `runs_per_batch` runs in parallel, a chunk of steps per call."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -43,8 +43,8 @@ def lone_recipe(config: RunConfig) -> Recipe:
 def program_name(recipe: Recipe) -> str:
     """Return what shapes a run's compiled functions beyond its config.
 
-    These are the branches of its objective, and the engines that are constants: in bits a run is one of its
-    form. A run whose engines are arguments has the name that it had before there were constants.
+    These are the branches of its objective and the engines that are constants, because both can change the
+    bits of a run. If all engines are arguments, the name is that of versions without constants.
     """
     objective = recipe.objective
     branches = list_kinds(objective.alternatives) if isinstance(objective, SwitchObjective) else ""
@@ -54,7 +54,7 @@ def program_name(recipe: Recipe) -> str:
 
 
 def static_signature(recipe: Recipe, steps: int) -> Hashable:
-    """Return what runs of a batch have in common: structure of the recipe, types of its numbers, steps."""
+    """Return what the runs of a batch share: structure of the recipe, types of its numbers, steps."""
     leaves, tree = jax.tree.flatten(recipe)
     return tree, tuple(_dtype(leaf) for leaf in leaves), steps
 
@@ -66,7 +66,7 @@ def chunk_length(steps: int) -> int:
 
 @dataclass(frozen=True)
 class BatchedRun:
-    """One run of a batch: its recipe, first parameters and seed, and how far it has come."""
+    """One run of a batch: its recipe, initial parameters, seed and progress."""
 
     recipe: Recipe
     params: Params
@@ -80,10 +80,10 @@ class BatchedRun:
 
 
 def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[Recipe, TrainState]:
-    """Return recipes and states side by side.
+    """Stack recipes and states.
 
-    Every number has an axis of its own member, whether or not it varies, so that neighbors never change the
-    program. Empty members repeat the first run and are thrown away.
+    Every number has an axis of its own member, whether or not it varies, so other runs of the batch never
+    change the compiled function. Empty members repeat the first run and are discarded.
     """
     padded = [*members, *[members[0]] * (runs_per_batch - len(members))]
     return _stack([member.recipe for member in padded]), _stack([_state(member) for member in padded])

@@ -55,13 +55,24 @@ def compute(
 ) -> float:
     """Compute the missing runs of `plan` on the cluster at `address`; return the seconds that it took.
 
-    `address` is that of the head (`host:6379`), `local` for a cluster of this machine that ends with the
-    sweep, or None for the cluster that runs here. Every node needs this code: a task elsewhere raises. A
-    task advances a batch by `checkpoint_seconds`, and where its worker or node dies is run again; when the
-    driver dies its tasks end, and the next sweep resumes from what came back. `agreed` is as for the local
-    executor.
-    Raises `ClusterError` where Ray is not installed or no cluster answers, and `RuntimeError` for a task that
-    fails.
+    A task advances a batch by `checkpoint_seconds`; if its worker or node dies, the task runs again. If the
+    driver dies, its tasks end, and the next sweep resumes from the results that the driver received.
+
+    Args:
+        plan: the runs. Every node needs the same code; a task on a node without it raises.
+        cache: result cache of the driver.
+        agreed: as for the local executor.
+        watch: whether to draw curves.
+        checkpoint_seconds: length of a task.
+        address: address of the head (`host:6379`); `local`: a cluster on this machine that ends with the
+            sweep; None: the cluster that runs on this machine.
+
+    Returns:
+        Wall time in seconds.
+
+    Raises:
+        ClusterError: If Ray is not installed or no cluster answers.
+        RuntimeError: If a task fails.
     """
     if collect_records(run.config.table for run in plan.runs):
         raise ClusterError(
@@ -108,20 +119,20 @@ def _connect(address: str | None) -> ModuleType:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Raise `OSError` where nothing listens at host:port, for which Ray would wait for minutes."""
+    """Raise `OSError` if nothing listens at host:port; Ray would wait for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
 
 
 def _resource() -> str:
-    """Return what Ray calls the kind of device that the driver has, and that a batch needs one of."""
+    """Return Ray's name of the driver's kind of device; a batch needs one such device."""
     return "GPU" if jax.default_backend() == "gpu" else "CPU"
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch that is under way."""
+    """A batch in progress."""
 
     runs: list[PlannedRun]
     steps: int
@@ -188,7 +199,7 @@ def _plain(member: BatchedRun) -> BatchedRun:
 def _compute_batch(
     digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
 ) -> tuple[list[BatchedRun], list[dict[str, Json]], float]:
-    """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
+    """Return the advanced members of a batch, their live metrics, and the seconds used."""
     enable_compile_cache()
     if digest != code_digest():
         raise RuntimeError(

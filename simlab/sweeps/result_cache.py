@@ -48,14 +48,14 @@ class ResultCache:
         return (self.runs / f"{key}.json").is_file()
 
     def missing(self, keys: Iterable[str]) -> list[str]:
-        """Return those of `keys` that are not finished, in their order."""
+        """Return the keys whose runs are not finished, in order."""
         present = {path.stem for path in self.runs.glob("*.json")}
         return [key for key in keys if key not in present]
 
     def acquire(self, keys: Iterable[str], count: int) -> list[str]:
         """Lock up to `count` unfinished runs that no other process has locked; return their keys.
 
-        A lock is on one byte of a file and ends with its process, however that ends. It only saves work: two
+        A lock is on one byte of a file and ends with its process, even if killed. Locks only save work: two
         processes that compute one run write the same bytes.
         """
         acquired: list[str] = []
@@ -91,7 +91,7 @@ class ResultCache:
         save_progress(self._checkpoint(key), progress)
 
     def progress(self, key: str) -> UnfinishedRun | None:
-        """Return how far a run is; None if nothing usable is stored (a damaged checkpoint is reported)."""
+        """Return the progress of a run; None without a usable checkpoint (a damaged one is reported)."""
         try:
             return load_progress(self._checkpoint(key)) if self._checkpoint(key).is_file() else None
         except ValueError as error:
@@ -103,7 +103,7 @@ class ResultCache:
         return count_steps(self._checkpoint(key)) if self._checkpoint(key).is_file() else 0
 
     def add_seconds(self, keys: Sequence[str], seconds: float) -> None:
-        """Note the computing time that runs took together; a full disk loses the note."""
+        """Add the computing time of runs to the record; on a full disk it is lost."""
         line = json.dumps({"runs": list(keys), "seconds": round(seconds, 3)}) + "\n"
         with contextlib.suppress(OSError), open(self.runs / SECONDS, "a") as file:
             file.write(line)
@@ -118,7 +118,7 @@ class ResultCache:
         return total
 
     def remove_stale(self) -> None:
-        """Remove what a kill has left of runs that are finished now: checkpoints, half-written files.
+        """Remove leftovers of killed processes for finished runs: checkpoints, half-written files.
 
         Experiments that share a cache may compute the same runs, so another process may still write them:
         only files that have not changed for `STALE_SECONDS` go.
@@ -131,7 +131,7 @@ class ResultCache:
                         path.unlink()
 
     def record(self, key: str) -> Mapping[str, Json]:
-        """Return what is known of a finished run: its columns, `status` and `diverged_at`.
+        """Return the record of a finished run: its columns, `status` and `diverged_at`.
 
         Raises `DamagedError` for a file that cannot be read.
         """

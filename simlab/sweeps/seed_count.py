@@ -1,4 +1,4 @@
-"""The number of seeds that an effect needs, from pilot runs: t-tests, by the noncentral t distribution."""
+"""The number of seeds needed to detect an effect, from pilot runs: t-tests, noncentral t distribution."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ MOST_SEEDS = 10_000
 
 @dataclass(frozen=True)
 class Power:
-    """An answer: `seeds` per arm see `effect` with probability `power` at level `alpha`.
+    """Result: `seeds` per arm detect `effect` with probability `power` at level `alpha`.
 
     `std` is the standard deviation that was assumed: of a run in its arm, or of a difference of pairs.
     """
@@ -70,7 +70,7 @@ def seeds_needed(
 
 
 def power_of(seeds: int, effect: float, std: float, *, paired: bool = False, alpha: float = 0.05) -> float:
-    """Return the probability that a two-sided t-test with `seeds` runs per arm sees `effect`.
+    """Return the probability that a two-sided t-test with `seeds` runs per arm detects `effect`.
 
     `std` is the standard deviation of a run, or with `paired` of a difference. Below two seeds it is 0.
     """

@@ -31,7 +31,7 @@ LONGEST_NAME = 250  # bytes of a file name that every file system takes
 def read_start(value: Json, model: TransformerConfig) -> Json:
     """Return the canonical form of `warm_start`: None, `{"file", "sha256"}`, or a table with `seed`.
 
-    Raises `ValueError` for a file that is not there or does not fit the model.
+    Raises `ValueError` for a missing file and for a file that does not fit the model.
     """
     if value is None:
         return None
@@ -171,7 +171,7 @@ def _check_model(path: Path, written: int, model: TransformerConfig) -> None:
 
 
 def _describe_model(model: TransformerConfig) -> str:
-    """Return the preset that is most like `model`, and the fields that differ."""
+    """Return the preset closest to `model`, and the fields that differ."""
     changes = {
         name: {field: value for field, value in vars(model).items() if value != getattr(preset, field)}
         for name, preset in MODELS.items()

@@ -51,25 +51,25 @@ def sweep(
     watch: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> SweepResult:
-    """Compute every run of a grid that `out` does not hold yet, and return all of them.
+    """Compute all runs of a grid that are missing from `out`, and return all runs.
 
-    A sweep that was killed resumes when it is called again, and ends with the same bytes.
+    If a sweep was killed, call it again: it resumes and writes the same bytes.
 
     Args:
         base: a run in plain values, see `RunConfig`; fields that `over` gives may be missing.
         over: a table of axes for all combinations, or a grid of `grid`, `listed`, `sampled` and their
             products with `*`. None: one run.
-        out: folder of the sweep; `simlab.sweeps.tables` says what is in it. Sweeps may share one.
+        out: Result directory; `simlab.sweeps.tables` documents its contents. Sweeps may share one.
         name: printed with the plan and stored in the manifest.
-        runs_per_batch: runs computed in parallel; part of the key of a run. Default 4 on a CPU; on a
-            GPU 96, or as many as its memory holds.
-        workers: processes; 0 is this one. Default one per core on a CPU, one per GPU where there are several,
-            this process elsewhere. On a CPU a run is computed on one thread: if JAX has already
-            started with more in this process (see `compute_on_one_thread`), 0 means 1.
+        runs_per_batch: runs computed in parallel; part of the key of a run. Default: 4 on a CPU; on a
+            GPU 96, or as many as fit in its memory.
+        workers: number of worker processes; 0: this process. Default: one per core on a CPU, one per GPU if
+            there are several, otherwise this process. On a CPU each run uses one thread: if JAX has already
+            started with more threads in this process (see `compute_on_one_thread`), 0 means 1.
         executor: `local`, in `workers` processes of this machine, or `ray`, on the cluster at `address` (see
             `simlab.sweeps.ray_executor`).
-        address: of the Ray head, `host:6379`; default the head on this machine.
-        yes: start without confirmation, however long it takes; only a terminal asks for it.
+        address: Address of the Ray head, `host:6379`. Default: the head on this machine.
+        yes: start without confirmation. Only a sweep in a terminal asks for confirmation.
         watch: redraw curves in `out/curves.png`.
         checkpoint_seconds: longest time between two checkpoints of a run, rounded up to a chunk of steps; a
             kill costs at most that much work.
@@ -122,7 +122,7 @@ def _check_number(name: str, value: object, kind: type | UnionType, low: int) ->
 def prepare(
     base: RunConfig | Mapping[str, Json], points: Grid, folder: Path, runs_per_batch: int | None
 ) -> tuple[Plan, ResultCache]:
-    """Check every run of the grid and plan those that `folder` lacks; None is the default of the device."""
+    """Check every run of the grid and plan the runs missing from `folder`. None: default of the device."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}.")
     count = find_runs_per_batch(base, points) if runs_per_batch is None else runs_per_batch
@@ -139,7 +139,7 @@ def _ask_to_start(minutes: float, yes: bool) -> bool:
 
 
 def _write_view(cache: ResultCache, plan: Plan, name: str, timings: Mapping[str, float]) -> SweepResult:
-    """Write the tables of this sweep next to the result cache: the same bytes however it came about."""
+    """Write the tables of this sweep. Their bytes do not depend on how it was computed."""
     records = [dict(cache.record(run.key)) for run in plan.runs]
     for record, run in zip(records, plan.runs, strict=True):
         record["columns"] = with_aliases(record["columns"], run.config.aliases)

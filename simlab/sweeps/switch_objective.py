@@ -1,4 +1,4 @@
-"""An objective that can be any of the catalog's: a traced branch index selects each stage.
+"""An objective that can be any one of the catalog: a traced branch index selects each stage.
 
 Presets differ in their functions, so each has its own static signature. Here a stage computes all
 alternatives and selects one; they are `[B, T]` arrays. There are two sets of alternatives: `all` has those of
@@ -21,7 +21,7 @@ from simlab.objectives import ADVANTAGES, AGGREGATIONS, OBJECTIVE_MODIFIERS, OBJ
 from simlab.objectives.advantages import group_filter
 from simlab.objectives.corrections import KpopWeights
 from simlab.objectives.covariance import ClipCov, KlCov
-from simlab.objectives.objective import transformed_weights
+from simlab.objectives.objective import transform_weights
 from simlab.objectives.rejection import KpopMask, SecondMomentMask
 from simlab.objectives.trust_regions import Kpop, M2po
 
@@ -190,7 +190,7 @@ class SwitchSurrogate:
             # The config was checked: surrogate and transform fit.
             surrogate = SimpleNamespace(one_weight_per_sequence=lambda: True)
             stages: PyTree = SimpleNamespace(surrogate=surrogate, transform=transform)
-            return transformed_weights(stages, weights, batch, advantages)
+            return transform_weights(stages, weights, batch, advantages)
 
         weights = self.objective._switch("surrogate", lambda stage: stage(batch, advantages))
         return self.objective._switch("transform", transform, weights)
@@ -205,15 +205,15 @@ class SwitchSurrogate:
         return self.objective._switch("surrogate", apply)
 
     def pool(self, weights: Array, mask: Array) -> Array:
-        """Correction weights [B, T] as they multiply u."""
+        """Return correction weights [B, T], as they multiply u."""
         return self.objective._switch("surrogate", lambda stage, weights: stage.pool(weights, mask), weights)
 
 
 def as_switch_objective(objective: Objective) -> SwitchObjective | Objective:
     """Return `objective` as a `SwitchObjective` of the fewest alternatives that contain its stages.
 
-    It is unchanged if a stage is not in the catalogs. These are own stages, compositions that no preset or
-    suffix has, `gae`, which reads a critic, and score centering, which reads the vocabulary.
+    It is unchanged if a stage is not in the catalogs: user-defined stages, compositions that no preset or
+    modifier has, `gae` (reads a critic), and score centering (reads the vocabulary).
     """
     for name in ALTERNATIVES:
         if objective.centering is None and _contains(name, objective):

@@ -118,7 +118,7 @@ def runs_table(records: Sequence[Mapping[str, Json]], arms: Sequence[str]) -> pd
 
 
 def _one_kind(values: list[Json]) -> list[Json]:
-    """Return a column; a number in one run and a pair or a word in another all become text."""
+    """Return a column of one type; if some values are numbers and others are not, all become text."""
     kinds = {type(value) for value in values if value is not None}
     if list in kinds or (len(kinds) > 1 and not kinds <= {int, float}):
         return [None if value is None else str(value) for value in values]

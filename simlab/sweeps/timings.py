@@ -17,7 +17,7 @@ def timing_path(name: str) -> Path:
 
 
 def write_timing(path: Path, timing: Timing) -> None:
-    """Write a timing, unless nothing is kept; a folder that cannot be written loses it."""
+    """Write a timing if there is a cache folder that can be written."""
     if compile_cache_folder() is not None:
         with contextlib.suppress(OSError):
             write_atomically(path, lambda file: file.write(json.dumps(timing).encode()))

@@ -1,4 +1,4 @@
-"""Names of verl and other trainers that are fields here under another name; errors suggest the field."""
+"""Field names of verl and other trainers, with their names in simlab; errors suggest the simlab field."""
 
 VERL_NAMES = {
     "lr": "learning_rate",

@@ -1,4 +1,4 @@
-"""Watching a sweep from another process."""
+"""Watch a sweep from another process."""
 
 import contextlib
 import time
@@ -15,7 +15,7 @@ from simlab.sweeps.result import load
 def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | None = None) -> None:
     """Show the newest sweep of `folder` until it ends: a table in the terminal, curves in `file`.
 
-    Without one that runs, the last finished one is drawn; raises `FileNotFoundError` without that too.
+    If none is running, draws the last finished sweep; raises `FileNotFoundError` if there is none either.
     """
     try:
         monitor = Monitor(folder)
@@ -41,7 +41,7 @@ def watch(folder: Path, every: float = 2.0, once: bool = False, file: Path | Non
 
 
 def _read_finished(folder: Path) -> dict[str, ArmProgress]:
-    """The arms of a finished sweep, from its tables."""
+    """Return the arms of a finished sweep, from its tables."""
     result = load(folder)
     steps = dict(iter(result.steps().groupby("run", sort=False)))
     return collect_arms(

@@ -17,7 +17,7 @@ def acrl_weight(
     gamma: float,
     clip: float,
 ) -> Float[np.ndarray, "*S"] | np.float64:
-    """min((train / infer)^alpha, clip) with alpha = gamma sign(A) (1 - level), level = Y / X.
+    """Return min((train / infer)^alpha, clip); alpha = gamma sign(A) (1 - level), level = Y / X.
 
     Reference: acrl Eq. 7-9.
     """
@@ -26,7 +26,7 @@ def acrl_weight(
 
 
 def sign_cases(gamma: float = 0.65, clip: float = 3.0) -> list[dict]:
-    """All eight cases: quadrant, Y above or below X, and whether the weight must and does exceed one.
+    """Return all eight cases: quadrant, Y above or below X, and whether the weight must and does exceed 1.
 
     Reference: acrl Fig. 2-5, Sec. 3.2, 4.2.
     """
@@ -54,7 +54,7 @@ def sign_cases(gamma: float = 0.65, clip: float = 3.0) -> list[dict]:
 def entropy_change(
     probs: Float[np.ndarray, "K V"], scale: Float[np.ndarray, "#K #V"] | float = 1.0
 ) -> Float[np.ndarray, "K V"]:
-    """First-order change of a row's entropy for a step +scale grad log pi(a), per unit step, `[K, V]`.
+    """Return the first-order entropy change `[K, V]` of rows, per unit step of +scale grad log pi(a).
 
     The logits move by e_a - pi and dH/dz_b = -pi_b (log pi_b + H), so the change is
     C - f_a with f_a = pi_a (log pi_a + H) and C = sum_b pi_b f_b = Cov(pi, log pi) >= 0.
@@ -71,7 +71,7 @@ def entropy_change(
 
 
 def entropy_after_step(probs: Float[np.ndarray, " V"], token: int, eta: float) -> float:
-    """Exact entropy change of one row `[V]` after logits + eta (e_token - probs).
+    """Return the exact entropy change of one row `[V]` after logits + eta (e_token - probs).
 
     Reference: acrl Sec. 4.3.
     """
@@ -84,7 +84,7 @@ def entropy_after_step(probs: Float[np.ndarray, " V"], token: int, eta: float) -
 def entropy_by_quadrant(
     train: Float[np.ndarray, "K V"], infer: Float[np.ndarray, "K V"], level: float, gamma: float, clip: float
 ) -> dict[str, dict[str, float]]:
-    """Expected entropy change per unit step by quadrant, sampled from infer, without and with ACRL.
+    """Return expected entropy change per unit step by quadrant, sampled from infer, without and with ACRL.
 
     Advantages are +1 and -1 with equal chances, whatever the token; `[K, V]` tables, mean over rows.
 

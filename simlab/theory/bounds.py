@@ -23,7 +23,7 @@ class Bound:
 
 
 def drift(pair: PolicyPair) -> float:
-    """Delta_max: the largest total variation distance of the two next-token distributions over contexts.
+    """Return Delta_max: the largest total variation distance of the next-token distributions over contexts.
 
     Reference: lr Asm. B.2.
     """
@@ -31,7 +31,7 @@ def drift(pair: PolicyPair) -> float:
 
 
 def score_bound(probs: Float[np.ndarray, "K V"]) -> float:
-    """B: the largest norm of a token's score in the logits.
+    """Return B: the largest norm of a token's score in the logits.
 
     Reference: lr Asm. B.3.
     """
@@ -40,7 +40,7 @@ def score_bound(probs: Float[np.ndarray, "K V"]) -> float:
 
 
 def gradient_error(pair: PolicyPair, rewards: Float[np.ndarray, " S"]) -> Bound:
-    """|E_infer[R grad log pi_train] - E_train[R grad log pi_train]| against 2 B Delta_max T^2; R in [0, 1].
+    """Compare |E_infer[R grad log pi_train] - E_train[...]| with 2 B Delta_max T^2; R in [0, 1].
 
     Reference: lr Eq. 2, 3, 14, Thm. 3.1, B.1.
     Deviation: the proof passes through a reward per token; the bound follows directly: distributions of the
@@ -55,7 +55,7 @@ def gradient_error(pair: PolicyPair, rewards: Float[np.ndarray, " S"]) -> Bound:
 def gradient_error_of_proof(
     pair: PolicyPair, rewards: Float[np.ndarray, " S"], slopes: Float[np.ndarray, "K V"]
 ) -> Bound:
-    """The error that the paper's proof bounds: its sampled gradient differentiates log pi_infer.
+    """Return the error that the paper's proof bounds: its sampled gradient differentiates log pi_infer.
 
     `slopes` `[K, V]` say how fast the engine's logits follow the trainer's. B is taken over pi_train's
     scores, as the assumption says; the bound then fails where the engine's slopes differ from one.
@@ -70,7 +70,7 @@ def gradient_error_of_proof(
 
 
 def gradient_error_linear(pair: PolicyPair, rewards: Float[np.ndarray, " S"]) -> Bound:
-    """The same error against sqrt(T f) sqrt((1 + x)^T - 1), about T sqrt(f x): linear in T, not quadratic.
+    """Compare the gradient error with sqrt(T f) sqrt((1 + x)^T - 1), about T sqrt(f x): linear in T.
 
     Write the error as E_train[(w - 1) R s], w the IS ratio. By Cauchy-Schwarz, in any direction
     u it is at most sqrt(E (w - 1)^2) sqrt(E <u, s>^2). Scores are martingale differences, so the second
@@ -89,7 +89,7 @@ def gradient_error_linear(pair: PolicyPair, rewards: Float[np.ndarray, " S"]) ->
 
 
 def worst_rewards(pair: PolicyPair, starts: int = 8, rounds: int = 8) -> Float[np.ndarray, " S"]:
-    """0/1 rewards `[S]` that make the gradient error large: alternate between direction and rewards.
+    """Find 0/1 rewards `[S]` of large gradient error: alternate between direction and rewards.
 
     Each round can only increase the error; the best of several starts is a local maximum.
     """
@@ -108,7 +108,7 @@ def worst_rewards(pair: PolicyPair, starts: int = 8, rounds: int = 8) -> Float[n
 
 
 def occupancy_drift(pair: PolicyPair) -> list[Bound]:
-    """|d_train,t - d_infer,t|_1 over the prefixes of length t against 2 t Delta_max, for t = 0..T-1.
+    """Compare |d_train,t - d_infer,t|_1 over prefixes of length t with 2 t Delta_max, t = 0..T-1.
 
     Reference: lr Eq. 15, Lem. B.5.
     Deviation: a state here is the complete prefix, the finest there is, so the drift is the largest.
@@ -126,7 +126,7 @@ def occupancy_drift(pair: PolicyPair) -> list[Bound]:
 
 
 def log_slope(x: Real[np.ndarray, " N"], y: Float[np.ndarray, " N"]) -> float:
-    """Slope of log abs(y) in log x, by least squares over the y that are not zero, at least two."""
+    """Return the slope of log abs(y) in log x, by least squares over the nonzero y, at least two."""
     used = y != 0
     return float(np.polyfit(np.log(x[used]), np.log(np.abs(y[used])), 1)[0])
 
@@ -146,10 +146,10 @@ class Progress:
         return self.true_progress + self.bias_effect - self.noise_penalty
 
 
-def expected_progress(
+def average_progress(
     pair: PolicyPair, logits: Float[np.ndarray, "K V"], rewards: Float[np.ndarray, " S"], eta: float
 ) -> Progress:
-    """One REINFORCE step from a single sequence of pi_infer, averaged exactly over all of them.
+    """Average one REINFORCE step from a single sequence of pi_infer, exactly over all sequences.
 
     L is rigorous for softmax tables and R in [0, 1]: the Hessian of J is E[R (s s' + ds)] with a
     sequence's score |s|^2 <= 2 T^2 and |ds| <= T / 2, so L = 2 T^2 + T / 2.

@@ -1,6 +1,6 @@
 """When the updates of a token that all samples of a group share cancel, and what restores it.
 
-A group is `advantages` `[G]` with sum zero and log policy ratios `[G, T]`. The coefficient of the shared
+A group is `advantages` `[G]` with sum zero and log PPO ratios `[G, T]`. The coefficient of the shared
 token is the sum over the group of what multiplies its score.
 """
 
@@ -15,8 +15,10 @@ from simlab.objectives import OBJECTIVES, TokenBatch, objective_value, token_coe
 from simlab.theory.bounds import log_slope
 
 
-def shared_coefficient(weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"]) -> float:
-    """(1/G) sum_i A_i w_i: what multiplies the shared token's score when sample i has weight w_i.
+def coefficient_of_shared_token(
+    weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"]
+) -> float:
+    """Return (1/G) sum_i A_i w_i, the factor of the shared token's score if sample i has weight w_i.
 
     Reference: cancel Eq. 2, 9, 13, 38.
     """
@@ -26,7 +28,7 @@ def shared_coefficient(weights: Float[np.ndarray, " G"], advantages: Float[np.nd
 def sequence_coupled(
     log_ratio: Float[np.ndarray, "G T"],
 ) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, " G"]]:
-    """The ratio of the shared token, the first one, and the product u_i of all others, `[G]` each.
+    """Return the ratio of the shared (first) token, and the product u_i of all others, `[G]` each.
 
     Reference: cancel Eq. 11, 12, 31, 35-37.
     Deviation: this is the plain product of Eq. 11; Eq. 44 takes its length-th root.
@@ -35,17 +37,17 @@ def sequence_coupled(
 
 
 def pair_leftover(log_ratio: Float[np.ndarray, "2 T"], advantage: float) -> tuple[float, float]:
-    """Shared coefficient of two samples with advantages -A, +A under products, and A rho (u_2 - u_1) / 2.
+    """Return the shared coefficient of samples with advantages -A, +A under products; A rho (u_2 - u_1) / 2.
 
     Reference: cancel Eq. 6, 12, 13, 32-38.
     """
     rho, u = sequence_coupled(log_ratio)
     signed = np.array([-advantage, advantage])
-    return shared_coefficient(rho * u, signed), advantage * rho[0] * (u[1] - u[0]) / 2
+    return coefficient_of_shared_token(rho * u, signed), advantage * rho[0] * (u[1] - u[0]) / 2
 
 
 def near_zero_exponent(leftover: Float[np.ndarray, " N"], scales: Float[np.ndarray, " E"]) -> float:
-    """Slope of log P(|leftover| < e) in log e: 1 when the cancelling set has codimension one.
+    """Return the slope of log P(|leftover| < e) in log e: 1 if the cancelling set has codimension one.
 
     Reference: cancel Cor. 3.3.
     Deviation: the paper says measure zero; the exponent also says how fast one leaves that set.
@@ -54,7 +56,7 @@ def near_zero_exponent(leftover: Float[np.ndarray, " N"], scales: Float[np.ndarr
 
 
 def clip_leftover(weight: float, advantage: float, clip: float) -> dict[str, float]:
-    """Sums over samples of advantage -A and +A that share a ratio w, under the sign-dependent clip.
+    """Return the sums over samples of advantage -A and +A with equal ratio w, with the sign-dependent clip.
 
     `value`: of A times the post-clip weight. `gradient`: of the factor that multiplies the score, where
     a clipped branch counts zero: -A w above the range, +A w below it.
@@ -73,7 +75,7 @@ def group_batch(
     rewards: Float[np.ndarray, "N G"],
     mask: Bool[np.ndarray, "N G T"] | None = None,
 ) -> TokenBatch:
-    """A batch of groups with given log policy ratios `[N, G, T]` and rewards `[N, G]`, at zero mismatch.
+    """Return a batch of groups with given log PPO ratios `[N, G, T]` and rewards `[N, G]`, at zero mismatch.
 
     logp_train is -1 at every token, so that position t is the same token of the same context in all
     samples of a group wherever their log-ratios there agree.
@@ -93,7 +95,7 @@ def group_batch(
 def objective_leftover(
     name: str, batch: TokenBatch, **overrides
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-    """Sum over each group of an objective's token coefficients at the first token, and of their sizes.
+    """Return the sum over each group of an objective's first-token coefficients, and of their sizes.
 
     Reference: cancel Eq. 2, 9, 82.
     """
@@ -103,7 +105,7 @@ def objective_leftover(
 
 
 def objective_clip_leftover(weight: float, clip: float) -> dict[str, float]:
-    """`clip_leftover` with A = 1/2, read off the `grpo` preset: its value, and its token coefficients.
+    """Return `clip_leftover` with A = 1/2 of the `grpo` preset: its value, and its token coefficients.
 
     Reference: cancel Eq. 75-78.
     """
@@ -123,11 +125,11 @@ def transform_weights(
     """
     real = jnp.ones(weights.shape, bool)
     single = (jnp.asarray(weights, jnp.float32), jnp.asarray(advantages, jnp.float32), real)
-    return np.asarray(_batched_transform(preset)(*single), np.float64)
+    return np.asarray(_transform_batch(preset)(*single), np.float64)
 
 
 @cache
-def _batched_transform(preset: str):
+def _transform_batch(preset: str):
     transform = OBJECTIVES[preset].transform
     if transform is None:
         raise ValueError(f"{preset!r} has no group transform")
@@ -137,7 +139,7 @@ def _batched_transform(preset: str):
 def constraint(
     weights: Float[np.ndarray, "N G"], advantages: Float[np.ndarray, "N G"], before: Float[np.ndarray, "N G"]
 ) -> Float[np.ndarray, " N"]:
-    """sum A w relative to sum |A| |w before|, per group of `[N, G]`.
+    """Return sum A w relative to sum |A| |w before|, per group of `[N, G]`.
 
     Reference: cancel Eq. 63, 73.
     """
@@ -147,7 +149,7 @@ def constraint(
 def rebalance_as_printed(
     weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"]
 ) -> Float[np.ndarray, " G"]:
-    """Truncate-and-rebalance with beta exactly as printed: the wrong sign makes the weights negative.
+    """Truncate and rebalance with beta exactly as printed: the wrong sign makes the weights negative.
 
     Reference: cancel Eq. 52-55.
     Deviation: kept to show that it fails; `objectives.transforms.TruncateAndRebalance` is the right one.
@@ -165,7 +167,7 @@ def rebalance_as_printed(
 def min_replace_bias(
     weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"], scores: Float[np.ndarray, "G D"]
 ) -> tuple[float, float, float]:
-    """|g_min - g_base|, its bound by the spread, and the bound by delta = max |log w|; scores `[G, D]`.
+    """Return |g_min - g_base|, its bound by the weights, and its bound by delta = max |log w|.
 
     Reference: cancel Eq. 90-96.
     """
@@ -179,7 +181,7 @@ def min_replace_bias(
 def remaining_gradient(
     weights: Float[np.ndarray, " G"], advantages: Float[np.ndarray, " G"], scores: Float[np.ndarray, "G D"]
 ) -> float:
-    """|(1/G) sum A_i w_i g_i|: what is left of the update after a transform; scores `[G, D]`.
+    """Return |(1/G) sum A_i w_i g_i|, the remaining update after a transform; scores `[G, D]`.
 
     Reference: cancel Cor. 3.4, Eq. 68, 74, 90, 91.
     """

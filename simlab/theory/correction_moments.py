@@ -2,7 +2,7 @@
 
 The target is the gradient with samples from pi_train and the same advantages; a correction weighs, or
 drops, samples from pi_infer. Both moments are sums over all sequences and all groups. At theta_old all
-policy ratios are one: clips and group transforms do nothing, and corrections are all that is left.
+PPO ratios are one: clips and group transforms do nothing, and corrections are all that is left.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from simlab.models.tabular import sequence_scores, squared_score_norms, token_values
+from simlab.models.tabular import sequence_scores, square_score_norms, token_values
 from simlab.theory.expectation import PolicyPair, expect
 from simlab.theory.group_moments import Weighting, fix_weights, group_gradient_moments
 from simlab.theory.groups import leave_one_out
@@ -20,7 +20,7 @@ Correction = Callable[[PolicyPair], Weighting]
 
 
 def none(pair: PolicyPair) -> Weighting:
-    """Weights of one.
+    """Return weights of one.
 
     Reference: lr Eq. 3; acrl Eq. 1.
     """
@@ -28,7 +28,7 @@ def none(pair: PolicyPair) -> Weighting:
 
 
 def temper(level: str, power: float, high: float = np.inf) -> Correction:
-    """rho^power per token, per sequence (product) or geometric (per-token mean), at most `high`.
+    """Return rho^power per token, per sequence (product) or geometric (per-token mean), at most `high`.
 
     Reference: lr Eq. 4, 5; acrl Eq. 2.
     """
@@ -36,7 +36,7 @@ def temper(level: str, power: float, high: float = np.inf) -> Correction:
 
 
 def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
-    """rho inside [low, high], zero outside.
+    """Return rho inside [low, high], zero outside.
 
     Reference: lr Eq. 6; acrl Eq. 3.
     """
@@ -49,7 +49,7 @@ def mask_ratio(level: str, low: float = 0.0, high: float = 2.0) -> Correction:
 
 
 def pool_ratio(high: float = 2.0) -> Correction:
-    """Geometric mean over a sequence of min(rho, high) per token: what `gmpo+tis` makes of its weights.
+    """Return the sequence's geometric mean of min(rho, high), as `gmpo+tis` pools its weights.
 
     Reference: verl core_algos.compute_policy_loss_geo_mean.
     """
@@ -62,7 +62,7 @@ def pool_ratio(high: float = 2.0) -> Correction:
 
 
 def reject_sequences(keep: Callable[[PolicyPair], Bool[np.ndarray, " S"]]) -> Correction:
-    """Weights of one; sequences where `keep` `[S]` is false leave loss, denominator and baseline.
+    """Return weights of one; sequences without `keep` `[S]` leave loss, denominator and baseline.
 
     Reference: verl rollout_corr_helper seq_mean_k1, seq_mean_k3.
     """
@@ -105,7 +105,7 @@ def veto(least: float = 0.5) -> Correction:
 
 
 def sequence_discrepancy(pair: PolicyPair) -> Float[np.ndarray, " S"]:
-    """d: mean over a sequence's tokens of |pi_train - pi_infer|, `[S]`.
+    """Return d: the mean over a sequence's tokens of |pi_train - pi_infer|, `[S]`.
 
     Reference: acrl Eq. 5, 6.
     """
@@ -119,7 +119,7 @@ ACRL_LEVEL = 2.0
 def acrl(
     over: str = "group", level: float = ACRL_LEVEL, gamma: float = 0.65, clip: float = 3.0, bins: int = 8
 ) -> Correction:
-    """min(rho^alpha, clip), alpha = gamma sign(A) (1 - Y / X), with X = E[d] / `level`.
+    """Return min(rho^alpha, clip), alpha = gamma sign(A) (1 - Y / X), with X = E[d] / `level`.
 
     Y is the mean of d over the "group", or d of the "sequence" itself. `ValueError` for other levels.
 
@@ -203,7 +203,7 @@ class Quality:
     norm: float
 
     def mse(self, groups: float | int) -> float:
-        """Mean squared error of the average over `groups` prompts' worth of groups."""
+        """Return the mean squared error of the average over the groups of `groups` prompts."""
         return self.bias**2 + self.std**2 / groups
 
 
@@ -213,7 +213,7 @@ def qualities(
     size: int,
     corrections: Mapping[str, Correction] = CORRECTIONS,
 ) -> dict[str, Quality]:
-    """Bias, std, angle and norm of the gradient under each correction, samples from pi_infer.
+    """Return bias, std, angle and norm of the gradient with each correction, samples from pi_infer.
 
     With RLOO: its mean is the exact policy gradient, so that bias is due to the mismatch alone.
 
@@ -242,7 +242,7 @@ def quality_of(mean: Float[np.ndarray, "*K"], variance: float, target: Float[np.
 
 
 def best_mse(pair: PolicyPair, rewards: Float[np.ndarray, " S"], samples: int) -> float:
-    """Least mean squared error that any weight per sequence can reach, relative to |target|^2.
+    """Return the least mean squared error of any weight per sequence, relative to |target|^2.
 
     For `samples` independent sequences of pi_infer and fixed advantages a(o) = R - E_train[R]. With
     v = a s (s the sequence's score) and u = v / |v|, minimize |E[w v] - b|^2 + E[w^2 |v|^2] / n over
@@ -256,7 +256,7 @@ def best_mse(pair: PolicyPair, rewards: Float[np.ndarray, " S"], samples: int) -
     values = rewards - float(pair.probs_train @ rewards)
     target = pair.gradient(pair.probs_train * values).ravel()
     ones = np.ones(pair.space.tokens.shape)
-    norms = np.sqrt(squared_score_norms(pair.space, pair.train, ones))
+    norms = np.sqrt(square_score_norms(pair.space, pair.train, ones))
     scores = sequence_scores(pair.space, pair.train)
     directions = scores / np.where(norms > 0, norms, 1.0)[:, None]
     second = directions.T @ (pair.probs_infer[:, None] * directions)
@@ -265,7 +265,7 @@ def best_mse(pair: PolicyPair, rewards: Float[np.ndarray, " S"], samples: int) -
 
 
 def scale_to_std_rho(target_std: float, make: Callable[[float], PolicyPair]) -> PolicyPair:
-    """The pair of the family `make(noise_std)` whose std of rho is `target_std`, by bisection.
+    """Find the pair of the family `make(noise_std)` whose std of rho is `target_std`, by bisection.
 
     Reference: hacking Eq. 5.
     """

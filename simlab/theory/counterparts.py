@@ -83,7 +83,7 @@ COUNTERPARTS: dict[str, tuple[str, Objective]] = {
 
 
 def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:
-    """The correction's name and its objective; ACRL's reference is set as `corrections.acrl` does."""
+    """Return the correction's name and objective; ACRL's reference is set as in `corrections.acrl`."""
     correction, objective = COUNTERPARTS[name]
     if "acrl_reference" in override_names(objective):
         reference = expect(pair.probs_infer, sequence_discrepancy(pair)) / ACRL_LEVEL
@@ -91,10 +91,10 @@ def counterpart(name: str, pair: PolicyPair) -> tuple[str, Objective]:
     return correction, objective
 
 
-def enumerated_moments(
+def enumerate_moments(
     pair: PolicyPair, objective: Objective, rewards: Float[np.ndarray, " S"], size: int
 ) -> tuple[Float[np.ndarray, "K V"], float]:
-    """Mean `[K, V]` and total variance of the gradient of `objective` over all S^G groups, one at a time.
+    """Enumerate mean `[K, V]` and total variance of the gradient of `objective` over all S^G groups.
 
     The coefficients are the objective's own, in float32: an oracle for `group_gradient_moments`.
 
@@ -114,7 +114,7 @@ def enumerated_moments(
 def _all_coefficients(
     objective: Objective, pair: PolicyPair, rewards: np.ndarray, chosen: np.ndarray
 ) -> np.ndarray:
-    """Token coefficients `[N, G, T]` of groups `chosen` `[N, G]` at theta_old."""
+    """Return token coefficients `[N, G, T]` of groups `chosen` `[N, G]` at theta_old."""
     train, infer = (jnp.asarray(x[chosen], jnp.float32) for x in (pair.logp_train, pair.logp_infer))
     mask = jnp.asarray(pair.space.mask[chosen])
     scores = jnp.asarray(rewards[chosen], jnp.float32)

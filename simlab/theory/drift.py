@@ -10,7 +10,7 @@ from simlab.models.tabular import (
     enumerate_sequences,
     list_sequences,
     log_softmax,
-    squared_score_norms,
+    square_score_norms,
     sum_of_scores,
     token_values,
 )
@@ -21,7 +21,7 @@ from simlab.theory.groups import Advantage, group_value, mean_advantage, reward_
 def kl_after_step(
     logits: Float[np.ndarray, " V"], direction: Float[np.ndarray, " V"], eta: float
 ) -> tuple[float, float]:
-    """KL(pi after | pi before) at one context, and its leading term eta^2/2 g'Fg; `[V]` each.
+    """Return KL(pi after | pi before) at one context, and its leading term eta^2/2 g'Fg; `[V]` each.
 
     Reference: cancel Eq. 3, 4, Prop. 3.1.
     """
@@ -50,7 +50,7 @@ def log_odds_drift(
     kappa: Float[np.ndarray, " 2"],
     eta: float,
 ) -> LogOddsDrift:
-    """One step theta + eta sum_y kappa_y grad log pi(y) over two answers `pair` (rows of the space).
+    """Take one step theta + eta sum_y kappa_y grad log pi(y) over two answers `pair` (rows of the space).
 
     To first order answer a gains eta (kappa_a n_a + kappa_b o) with n = |score|^2 and o the overlap of
     the two scores, so the log-odds move by eta (c_a kappa_a - c_b kappa_b), c = n - o. `one_constant`
@@ -62,7 +62,7 @@ def log_odds_drift(
     probs = softmax(logits)
     change = sequence_logp(space, logits + eta * _sum_of_pair(space, probs, pair, kappa))
     change -= sequence_logp(space, logits)
-    norms = squared_score_norms(space, probs, np.ones(space.tokens.shape))[list(pair)]
+    norms = square_score_norms(space, probs, np.ones(space.tokens.shape))[list(pair)]
     both = _sum_of_pair(space, probs, pair, np.ones(2))
     overlap = (float((both**2).sum()) - norms.sum()) / 2
     constants = norms - overlap
@@ -83,7 +83,7 @@ def _sum_of_pair(
 
 
 def sequence_logp(space: SequenceSpace, logits: Float[np.ndarray, "K V"]) -> Float[np.ndarray, " S"]:
-    """log pi of every sequence, `[S]`."""
+    """Return log pi of every sequence, `[S]`."""
     return token_values(space, log_softmax(logits)).sum(1)
 
 
@@ -95,7 +95,7 @@ def pair_entropy_path(
     eta: float,
     steps: int,
 ) -> Float[np.ndarray, " N"]:
-    """Entropy of the two answers among themselves, before and after each of `steps` updates.
+    """Return the entropy between the two answers before and after each of `steps` updates.
 
     Reference: cancel Cor. 3.2.
     """
@@ -157,7 +157,7 @@ TOY = ("The answer is 25 .", "The answer is 20 .", "10 + 10 = 20 .")
 
 
 def toy_space() -> SequenceSpace:
-    """The three answers to 10 + 10 as sequences over `WORDS`.
+    """Return the three answers to 10 + 10 as sequences over `WORDS`.
 
     Reference: cancel Eq. 25-27.
     """
@@ -165,7 +165,7 @@ def toy_space() -> SequenceSpace:
 
 
 def three_trajectories(seed: int = 0, step: float = 0.1, eta: float = 0.01) -> dict:
-    """The worked example: advantages, weights, the template's leftover, and the drift of equal answers.
+    """Return the worked example: advantages, weights, template leftover, drift of equal answers.
 
     theta_old is a random table, theta lies `step` away, and one update of size `eta` follows, in the
     linear segment: coefficient A_i s_i / G on every token with the plain product s_i.

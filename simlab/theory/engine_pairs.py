@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Float
 
 from simlab.engines import Engine, find_engine, find_pair, linear, log_softmax
-from simlab.theory.rounding_error import normalized_rows
+from simlab.theory.rounding_error import normalize_rows
 
 WIDTH = 128
 """Width of the hidden state: a multiple of every block size in the catalog."""
 
 
 def engine_rows(logits: Float[np.ndarray, "K V"], engine: Engine | str) -> Float[np.ndarray, "K V"]:
-    """Probabilities `[K, V]` that an engine prints for a table of logits `[K, V]`, V at most 128.
+    """Return the probabilities `[K, V]` that an engine prints for logits `[K, V]`, V at most 128.
 
     The table is written as hidden states times an orthogonal projection times a head with orthonormal
     columns, whose product is the identity; so every linear site of the engine rounds, and the exact
@@ -41,7 +41,7 @@ def _forward(hidden: jax.Array, projection: jax.Array, head: jax.Array, engine: 
 
 @cache
 def _factors(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Orthogonal `[D, D]` and `[D, V]` with orthonormal columns, in float32."""
+    """Return an orthogonal `[D, D]` and a `[D, V]` with orthonormal columns, in float32."""
     rng = np.random.default_rng(0)
     projection = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0]
     head = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0][:, :vocabulary]
@@ -51,9 +51,9 @@ def _factors(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
 def pair_rows(
     logits: Float[np.ndarray, "K V"], name: str
 ) -> tuple[Float[np.ndarray, "K V"], Float[np.ndarray, "K V"]]:
-    """Rows `[K, V]` that the two engines of the pair `name` sample from: printed rows, normalized.
+    """Return the rows `[K, V]` that both engines of the pair `name` sample from: printed, normalized.
 
     Reference: hacking Eq. 5; lr Eq. 3; acrl Sec. 5.1.
     """
     pair = find_pair(name)
-    return normalized_rows(engine_rows(logits, pair.train)), normalized_rows(engine_rows(logits, pair.infer))
+    return normalize_rows(engine_rows(logits, pair.train)), normalize_rows(engine_rows(logits, pair.infer))

@@ -59,7 +59,7 @@ class PolicyPair:
 
     @cached_property
     def log_rho(self) -> Float[np.ndarray, "S T"]:
-        """log of the mismatch ratio per token, `[S, T]`; 0 where masked or where both vanish."""
+        """Log of the IS ratio per token, `[S, T]`; 0 where masked or where both vanish."""
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(self.logp_train - self.logp_infer, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
@@ -79,36 +79,36 @@ class PolicyPair:
 
 
 def safe_log(probs: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
-    """Natural log with -inf, and no warning, at zero."""
+    """Return the natural log with -inf, and no warning, at zero."""
     with np.errstate(divide="ignore"):
         return np.log(probs)
 
 
 def expect(probs: Float[np.ndarray, " S"], values: Real[np.ndarray, " S"]) -> float:
-    """Mean of `values` `[S]` under `probs` `[S]`; values of probability zero do not count."""
+    """Return the mean of `values` `[S]` under `probs` `[S]`; values of probability zero do not count."""
     return float(np.sum(probs * np.where(probs > 0, values, 0.0)))
 
 
 def softmax(logits: Float[np.ndarray, "*K V"]) -> Float[np.ndarray, "*K V"]:
-    """Rows of probabilities from rows of logits."""
+    """Return rows of probabilities from rows of logits."""
     return np.exp(log_softmax(logits))
 
 
 def random_logits(space: SequenceSpace, seed: int, std: float = 1.5) -> Float[np.ndarray, "K V"]:
-    """A table of N(0, std^2) logits; 1.5 as in the papers' softmax study."""
+    """Draw a table of N(0, std^2) logits; 1.5 as in the papers' softmax study."""
     return np.random.default_rng(seed).normal(scale=std, size=space.table_shape)
 
 
 def noisy_pair(
     space: SequenceSpace, logits: Float[np.ndarray, "K V"], noise_std: float, seed: int = 0
 ) -> PolicyPair:
-    """The pair whose engine adds N(0, noise_std^2), a fixed function of token and context, to the logits."""
+    """Return the pair whose engine adds N(0, noise_std^2), fixed per token and context, to the logits."""
     noise = np.random.default_rng([seed, 1]).normal(size=logits.shape)
     return PolicyPair(space, softmax(logits), softmax(logits + noise_std * noise))
 
 
 def random_rewards(space: SequenceSpace, seed: int, success: float = 0.4) -> Float[np.ndarray, " S"]:
-    """A table of 0/1 rewards `[S]`, independent of the policy: a share `success` of the sequences.
+    """Draw 0/1 rewards `[S]`: 1 for a fraction `success` of the sequences, independent of the policy.
 
     At least one sequence succeeds and one fails.
     """
@@ -118,5 +118,5 @@ def random_rewards(space: SequenceSpace, seed: int, success: float = 0.4) -> Flo
 
 
 def relative(difference: Float[np.ndarray, "*S"] | float, scale: Float[np.ndarray, "*S"] | float) -> float:
-    """Norm of `difference` over norm of `scale`."""
+    """Return the norm of `difference` over norm of `scale`."""
     return float(np.linalg.norm(difference) / np.linalg.norm(scale))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from simlab.models.tabular import squared_score_norms
+from simlab.models.tabular import square_score_norms
 from simlab.theory.expectation import PolicyPair
 from simlab.theory.groups import Advantage, compositions, multinomial_ways
 
@@ -32,7 +32,7 @@ class Weighting:
 def fix_weights(
     weights: Float[np.ndarray, "S T"], in_loss: Bool[np.ndarray, " S"] | None = None
 ) -> Weighting:
-    """Weights `[S, T]` that depend on the sample alone; `in_loss` defaults to all sequences."""
+    """Return weights `[S, T]` that depend on the sample alone; `in_loss` defaults to all sequences."""
     count = len(weights)
     kept = np.ones(count, bool) if in_loss is None else in_loss
     return Weighting(lambda *_: weights, np.zeros(count), kept)
@@ -55,7 +55,7 @@ class _Totals:
 
 
 def _total_distributions(probs: np.ndarray, values: np.ndarray, rule: Advantage, size: int) -> _Totals:
-    """Sum over the compositions of the others; `probs` `[R + 1, steps]`, the last row is dropped samples.
+    """Sum over compositions of the others; `probs` `[R + 1, steps]`, last row: dropped samples.
 
     Steps add up, so the distribution of their total is a product of Fourier transforms.
     """
@@ -64,7 +64,7 @@ def _total_distributions(probs: np.ndarray, values: np.ndarray, rule: Advantage,
     one_more = np.eye(count, dtype=int)
 
     def over_others(number: int, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distributions of the others' total `[M, length]`, and coefficients by own value `[R, M]`."""
+        """Return distributions of the others' total `[M, length]`, and coefficients by own value `[R, M]`."""
         counts = compositions(number, count + 1)
         transformed = multinomial_ways(counts)[:, None] * (spectrum ** counts[..., None]).prod(1)
         alive = counts[:, :count] + present
@@ -91,7 +91,7 @@ def _total_distributions(probs: np.ndarray, values: np.ndarray, rule: Advantage,
 def group_gradient_moments(
     pair: PolicyPair, weighting: Weighting, rewards: Float[np.ndarray, " S"], rule: Advantage, size: int
 ) -> tuple[Float[np.ndarray, "K V"], float]:
-    """Mean `[K, V]` and total variance of one group's gradient (1/n) sum_i A_i sum_t w_t grad log pi_train.
+    """Return mean `[K, V]` and variance of a group's gradient (1/n) sum_i A_i sum_t w_t grad log pi_train.
 
     The G samples come from pi_infer; n of them stay in the loss. Rewards may take any few values.
     `ValueError` for groups of one and for too many values, see `groups.compositions`.
@@ -122,7 +122,7 @@ def group_gradient_moments(
                 for table in (distributions.one, distributions.square)
             )
             mean += pair.gradient(one[:, None] * weights)
-            own += float(square @ squared_score_norms(pair.space, pair.train, weights))
+            own += float(square @ square_score_norms(pair.space, pair.train, weights))
             parts.append(_by_step(pair, probs[:, None] * weights, steps, reach))
         crossed += _cross_samples(np.stack(parts), distributions.pair, total)
     mean *= size
@@ -133,7 +133,7 @@ Split = list[tuple[np.ndarray, np.ndarray]]
 
 
 def _split(steps: np.ndarray) -> Split:
-    """Integer steps `[S]` and the chance that each sequence counts as them."""
+    """Return integer steps `[S]`, and the probability that each sequence takes them."""
     low = np.floor(steps).astype(int)
     if (low == steps).all():
         return [(low, np.ones(len(steps)))]
@@ -141,13 +141,13 @@ def _split(steps: np.ndarray) -> Split:
 
 
 def _expect_rest(probs: np.ndarray, table: np.ndarray, total: int, steps: Split) -> np.ndarray:
-    """`probs` times the mean over its steps of `table` at what is left of the total, `[S]`."""
+    """Return `probs` times the mean over its steps of `table` at the rest of the total, `[S]`."""
     chance = sum(fraction * np.where(step <= total, table[total - step], 0.0) for step, fraction in steps)
     return probs * chance
 
 
 def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: int) -> np.ndarray:
-    """`pair.gradient` of the sequences of each step apart, `[reach, K V]`."""
+    """Return `pair.gradient` separately for the sequences of each step, `[reach, K V]`."""
     if reach == 1:
         return pair.gradient(coefficients).reshape(1, -1)
     space, size = pair.space, pair.train.size
@@ -160,7 +160,7 @@ def _by_step(pair: PolicyPair, coefficients: np.ndarray, steps: Split, reach: in
 
 
 def _cross_samples(parts: np.ndarray, distributions: np.ndarray, total: int) -> float:
-    """Sum over two samples' kinds and steps of the inner product of `parts` `[kinds, reach, K V]`."""
+    """Sum the inner product of `parts` `[kinds, reach, K V]` over two samples' kinds and steps."""
     kinds, reach, width = parts.shape
     flat = parts.reshape(kinds * reach, width)
     inner = (flat @ flat.T).reshape(kinds, reach, kinds, reach)

@@ -60,7 +60,7 @@ def rloo(rewards: Float[np.ndarray, "N G"], present: Bool[np.ndarray, "N G"]) ->
 def m2po(
     pair: PolicyPair, rewards: Float[np.ndarray, " S"], members: Int[np.ndarray, "N G"]
 ) -> Float[np.ndarray, "N D"]:
-    """M2PO with the group as its batch.
+    """Compute M2PO with the group as the batch.
 
     Reference: M2PO arXiv 2510.01161 Algorithm 1.
     """
@@ -75,7 +75,7 @@ def m2po(
 def m2_mask(
     pair: PolicyPair, rewards: Float[np.ndarray, " S"], members: Int[np.ndarray, "N G"]
 ) -> Float[np.ndarray, "N D"]:
-    """AReaL's second-moment mask with the group as its batch; empty sequences leave baseline and loss.
+    """Compute AReaL's second-moment mask on the group; empty sequences leave baseline and loss.
 
     Reference: AReaL actor.py m2_threshold.
     """

@@ -23,7 +23,7 @@ Advantage = Callable[[float, Int[np.ndarray, "*M R"], Float[np.ndarray, " R"]], 
 def center_rewards(
     own: float, counts: Int[np.ndarray, "*M R"], values: Float[np.ndarray, " R"]
 ) -> PerComposition:
-    """Reward minus group mean.
+    """Return reward minus group mean.
 
     Reference: cancel Eq. 29.
     """
@@ -33,7 +33,7 @@ def center_rewards(
 def leave_one_out(
     own: float, counts: Int[np.ndarray, "*M R"], values: Float[np.ndarray, " R"]
 ) -> PerComposition:
-    """Reward minus the mean of the others (RLOO); zero for a lone sample.
+    """Return reward minus the mean of the others (RLOO); zero for a single sample.
 
     Reference: lr App. C.
     """
@@ -44,7 +44,7 @@ def leave_one_out(
 def normalize_rewards(
     own: float, counts: Int[np.ndarray, "*M R"], values: Float[np.ndarray, " R"]
 ) -> PerComposition:
-    """Reward minus group mean over the unbiased std; zero in groups of equal rewards.
+    """Return reward minus group mean over the unbiased std; zero in groups of equal rewards.
 
     Reference: hacking Eq. 3; acrl Eq. 1; cancel Eq. 43.
     """
@@ -64,7 +64,7 @@ ADVANTAGES: dict[str, Advantage] = {
 
 @cache
 def compositions(total: int, parts: int) -> Int[np.ndarray, "M R"]:
-    """All ways `[M, parts]` to split `total` samples over `parts` kinds; at most 50,000 of them.
+    """Return all ways `[M, parts]`, at most 50,000, to split `total` samples over `parts` kinds.
 
     `ValueError` beyond: rewards of too many values for groups this large.
     """
@@ -83,14 +83,14 @@ def compositions(total: int, parts: int) -> Int[np.ndarray, "M R"]:
 
 
 def multinomial_ways(counts: Int[np.ndarray, "M R"]) -> Float[np.ndarray, " M"]:
-    """Number of orders of a group with `counts` `[M, R]` of each kind, `[M]`."""
+    """Return the number of orders of a group with `counts` `[M, R]` of each kind, `[M]`."""
     return binom(np.cumsum(counts, -1), counts).prod(-1)
 
 
 def reward_levels(
     rewards: Float[np.ndarray, " S"], probs: Float[np.ndarray, " S"]
 ) -> tuple[Float[np.ndarray, " R"], Int[np.ndarray, " S"], Float[np.ndarray, " R"]]:
-    """Reward values `[R]`, the value of each sequence `[S]`, and the probability of each value `[R]`."""
+    """Return reward values `[R]`, value of each sequence `[S]`, and probability of each value `[R]`."""
     values, index = np.unique(rewards, return_inverse=True)
     return values, index, np.bincount(index, probs)
 
@@ -98,7 +98,7 @@ def reward_levels(
 def _mean_given_others(
     rule: Advantage, level_probs: np.ndarray, values: np.ndarray, others: int, present: np.ndarray
 ) -> np.ndarray:
-    """E of A for each own value `[R]`, in groups of `present` `[R]` and `others` independent samples."""
+    """Return E of A for each own value `[R]`, in groups of `present` `[R]` and `others` independent ones."""
     counts = compositions(others, len(values))
     chance = multinomial_ways(counts) * (level_probs**counts).prod(-1)
     kinds = np.eye(len(values), dtype=int)
@@ -110,12 +110,12 @@ def _mean_given_others(
 def mean_advantage(
     rule: Advantage, level_probs: Float[np.ndarray, " R"], values: Float[np.ndarray, " R"], size: int
 ) -> Float[np.ndarray, " R"]:
-    """E of A given the own reward, the others having each of `values` with `level_probs`; `[R]` each."""
+    """Return E of A given the own reward; the others have `values` with `level_probs`; `[R]` each."""
     return _mean_given_others(rule, level_probs, values, size - 1, np.zeros(len(values), int))
 
 
 def _slope_in_probs(rule: Advantage, level_probs: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """d/d level_probs of `mean_advantage`, `[R, R]`: G - 1 times the mean with one of the others given."""
+    """Return d/d level_probs of `mean_advantage`, `[R, R]`: G - 1 times the mean with one other given."""
     kinds = np.eye(len(values), dtype=int)
     columns = [_mean_given_others(rule, level_probs, values, size - 2, kind) for kind in kinds]
     return (size - 1) * np.stack(columns, axis=1)
@@ -129,7 +129,7 @@ def group_value(
     rule: Advantage,
     size: int,
 ) -> Float[np.ndarray, "*D"]:
-    """E of (1/G) sum_i A_i u(o_i): own sample from `probs`, the others from `others`; all `[S]`.
+    """Return E of (1/G) sum_i A_i u(o_i): own sample from `probs`, the others from `others`; all `[S]`.
 
     `u` may be `[S]` or `[S, ...]`. `ValueError` for rewards of too many values, see `compositions`.
     """
@@ -144,7 +144,7 @@ def group_gap(
     rule: Advantage,
     size: int,
 ) -> dict[str, Float[np.ndarray, "*D"] | np.float64]:
-    """J' - J of a group objective, J = E (1/G) sum_i A_i u(o_i): exact, in parts, and to first order.
+    """Return J' - J of a group objective J = E (1/G) sum_i A_i u(o_i): exact, in parts, to first order.
 
     own: only the sample's policy changes. others: only that of the G - 1 others, through A_i. To first
     order these are double_sum, the covariances of X_i with its own 1/rho, and cross_samples, with the

@@ -25,7 +25,7 @@ class ObjectiveGap:
 
 
 def objective_gap(pair: PolicyPair, x: Float[np.ndarray, "S T"]) -> ObjectiveGap:
-    """J' - J for per-token terms X `[S, T]`, where J is the mean of sum_t X_t under pi_train.
+    """Return J' - J for per-token terms X `[S, T]`, where J is the mean of sum_t X_t under pi_train.
 
     Reference: hacking Eq. 8-10, 28-31.
     Deviation: Eq. 10, 28 and 31 reweight X_t by 1/rho_t alone. All tokens are sampled as one sequence, so
@@ -37,7 +37,7 @@ def objective_gap(pair: PolicyPair, x: Float[np.ndarray, "S T"]) -> ObjectiveGap
 
 
 def objective_gap_gradient(pair: PolicyPair, coefficients: Float[np.ndarray, "S T"]) -> ObjectiveGap:
-    """The same for the gradient: X_t is c[s, t] grad log pi_train; forms are `[K, V]`.
+    """Return the gap of the gradient: X_t is c[s, t] grad log pi_train; forms are `[K, V]`.
 
     Reference: hacking Eq. 8-10, 28-31; lr Eq. 2, 3.
     """
@@ -45,7 +45,7 @@ def objective_gap_gradient(pair: PolicyPair, coefficients: Float[np.ndarray, "S 
 
 
 def _gap_measures(pair: PolicyPair) -> dict[str, np.ndarray]:
-    """Signed measures on (sequence, token) `[S, T]`, one per form."""
+    """Return signed measures on (sequence, token) `[S, T]`, one per form."""
     probs = pair.probs_train[:, None]
     excess = np.where(pair.space.mask, np.expm1(-pair.log_rho), 0.0)
     printed = probs * excess
@@ -61,7 +61,7 @@ def _gap_measures(pair: PolicyPair) -> dict[str, np.ndarray]:
 
 
 def mean_inverse_rho_given_prefix(pair: PolicyPair) -> Float[np.ndarray, " K"]:
-    """E over pi_train of 1/rho in every context, `[K]`: one wherever pi_train covers pi_infer.
+    """Return E over pi_train of 1/rho in every context, `[K]`: one if pi_train covers pi_infer.
 
     Reference: hacking Eq. 30.
     """
@@ -79,7 +79,7 @@ class NoiseEffect:
 
 
 def weight_noise(pair: PolicyPair, x: Float[np.ndarray, "S T"], std: float) -> NoiseEffect:
-    """Independent weights of mean 1 and std `std` on the terms X `[S, T]`, over every outcome of the noise.
+    """Return the exact effect of independent weights of mean 1 and std `std` on the terms X `[S, T]`.
 
     Only the first two moments of the noise enter, so weights 1 +- std with equal chances (2^T
     outcomes, enumerated) stand for any distribution. The variance added to one sequence's objective is
@@ -106,7 +106,7 @@ def weight_noise(pair: PolicyPair, x: Float[np.ndarray, "S T"], std: float) -> N
 def clip_weights(
     ratio: Float[np.ndarray, "S T"], advantages: Float[np.ndarray, " S #T"], low: float, high: float
 ) -> tuple[Float[np.ndarray, "S T"], Float[np.ndarray, "S T"]]:
-    """phi by the ratio alone, and phi by ratio and sign of the advantage; both `[S, T]` of 0 and 1.
+    """Return phi by the ratio alone, and phi by ratio and sign of the advantage; `[S, T]` of 0 and 1.
 
     Reference: hacking Eq. 2, 12.
     Deviation: Eq. 12 drops every token outside the range; the gradient of the loss in Eq. 2 vanishes
@@ -121,7 +121,7 @@ def clip_weights(
 def reweighting_gap(
     pair: PolicyPair, x: Float[np.ndarray, "S T"], phi: Float[np.ndarray, "S T"]
 ) -> tuple[float, float]:
-    """J_phi - J, and E over pi_train of sum_t X_t (phi_t - 1); equal for any weights phi `[S, T]`.
+    """Return J_phi - J and E over pi_train of sum_t X_t (phi_t - 1); equal for any weights phi `[S, T]`.
 
     Reference: hacking Eq. 11-15, 19, 20, 34, 35.
     """

@@ -34,7 +34,7 @@ def rho_mean(
 
 
 def rho_variance(train: Float[np.ndarray, "K V"], infer: Float[np.ndarray, "K V"]) -> Float[np.ndarray, " K"]:
-    """Var of rho under pi_infer per row, which is chi2(train, infer): the mismatch squared.
+    """Return Var of rho under pi_infer per row, which is chi2(train, infer).
 
     Reference: hacking Eq. 5.
     """
@@ -71,7 +71,7 @@ def mean_rho_in_bins(
 def survival_bias(
     sorting: Float[np.ndarray, "K V"], noise_variance: float, sorted_by: str, logit_variance: float = np.inf
 ) -> Float[np.ndarray, "K V"]:
-    """Predicted mean of rho minus 1 for each token of the policy that sorts, `[K, V]`.
+    """Return the predicted mean of rho minus 1 for each token of the policy that sorts, `[K, V]`.
 
     Let the engine add N(0, s^2) to the logits. Expanding p_a e^{n_a} / sum_b p_b e^{n_b} to second order,
     E[infer_a / train_a | train] = 1 + s^2 (c - p_a) with c = sum_b p_b^2, so among tokens sorted by train

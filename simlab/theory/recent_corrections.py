@@ -1,6 +1,6 @@
 """Corrections and trust regions of 2026 at theta_old, as weights whose exact moments can be computed.
 
-At theta_old the current policy p is the old one q, so w = p / mu is rho and every policy ratio is one. What
+At theta_old the current policy p is the old one q, so w = p / mu is rho and every PPO ratio is one. What
 is left of a trust region around mu is a weight per token that may depend on the sign of the advantage.
 """
 
@@ -18,7 +18,7 @@ Signed = Callable[[PolicyPair, int], Float[np.ndarray, "S T"]]
 
 
 def by_sign(weights: Signed) -> Correction:
-    """Weights [S, T] that depend on the sign of the sample's advantage."""
+    """Return weights [S, T] that depend on the sign of the sample's advantage."""
 
     def compute_weighting(pair: PolicyPair) -> Weighting:
         count = len(pair.probs_infer)
@@ -32,14 +32,14 @@ def _rho(pair: PolicyPair) -> np.ndarray:
 
 
 def _gap(pair: PolicyPair) -> np.ndarray:
-    """pi_train - pi_infer of the sampled token [S, T]."""
+    """Return pi_train - pi_infer of the sampled token [S, T]."""
     return np.exp(pair.logp_train) - np.exp(pair.logp_infer)
 
 
 def binary_kl(
     x: Float[np.ndarray, "*S"], y: Float[np.ndarray, "*S"], floor: float
 ) -> Float[np.ndarray, "*S"]:
-    """D(x, y) of the distributions (x, 1 - x) and (y, 1 - y), each probability at least `floor`.
+    """Return D(x, y) of the distributions (x, 1 - x) and (y, 1 - y), each probability at least `floor`.
 
     Reference: DPPO arXiv 2602.04879; AReaL functional.py metric binary_kl.
     """
@@ -94,7 +94,7 @@ def keep_icepop(pair: PolicyPair, sign: int, low: float = 0.5, high: float = 5.0
 
 
 def drpo(pair: PolicyPair, sign: int, delta: float = 12.5) -> Float[np.ndarray, "S T"]:
-    """rho (1 - sign(A) (p - mu) / delta).
+    """Return rho (1 - sign(A) (p - mu) / delta).
 
     Reference: DRPO arXiv 2606.09821.
     """
@@ -102,7 +102,7 @@ def drpo(pair: PolicyPair, sign: int, delta: float = 12.5) -> Float[np.ndarray, 
 
 
 def vaco(pair: PolicyPair, sign: int, bound: float = 0.3, clip: float = 2.0) -> Float[np.ndarray, "S T"]:
-    """min(rho, clip), zero at tokens that push a sequence with mean |rho - 1| above `bound` further away.
+    """Return min(rho, clip), zero at tokens that push a sequence of mean |rho - 1| > `bound` further away.
 
     Reference: VaCO arXiv 2603.01365; open-instruct rho_mask_tv_divergence.
     """
@@ -112,7 +112,7 @@ def vaco(pair: PolicyPair, sign: int, bound: float = 0.3, clip: float = 2.0) -> 
 
 
 def vespo(pair: PolicyPair, sign: int, cap: float = 3.0) -> Float[np.ndarray, "S T"]:
-    """phi of the product of min(rho, cap) over the sequence.
+    """Return phi of the product of min(rho, cap) over the sequence.
 
     Reference: VESPO arXiv 2602.10693; TRL loss_type vespo.
     """
@@ -162,7 +162,7 @@ KEEPS: dict[str, Callable[[PolicyPair, int], np.ndarray]] = {
 }
 
 
-def masked_fractions(pair: PolicyPair) -> dict[str, float]:
+def mask_fractions(pair: PolicyPair) -> dict[str, float]:
     """Return the fraction of sampled tokens that each trust region drops, the mean over both signs of A.
 
     Reference: KPop, Ring blog of 2026-05-26 (IcePop drops fewer tokens while the gap widens).
@@ -175,7 +175,7 @@ def masked_fractions(pair: PolicyPair) -> dict[str, float]:
     }
 
 
-def sharpened_pair(space: SequenceSpace, seed: int, scale: float, noise: float) -> PolicyPair:
+def sharpen_pair(space: SequenceSpace, seed: int, scale: float, noise: float) -> PolicyPair:
     """Return the pair of N(0, 1.5^2) logits times `scale`, whose engine adds N(0, noise^2) to them."""
     logits = scale * random_logits(space, seed)
     return noisy_pair(space, logits, noise, seed)

@@ -10,10 +10,10 @@ from simlab.theory.expectation import softmax
 SITES = ("logits", "probs")
 
 
-def rounded_softmax(
+def round_softmax(
     logits: Float[np.ndarray, "K V"], fmt: str, rounding: str = "nearest_even", sites: tuple[str, ...] = SITES
 ) -> Float[np.ndarray, "K V"]:
-    """Probabilities that an engine prints, `[K, V]`: logits and final probabilities rounded, exact between.
+    """Return an engine's probabilities `[K, V]`: logits and final probabilities rounded, exact between.
 
     Rows need not sum to one; an engine samples from the rows divided by their sums.
 
@@ -30,7 +30,7 @@ def _round(values: np.ndarray, fmt: str, rounding: str) -> np.ndarray:
     return np.asarray(quantize(jnp.asarray(values, jnp.float32), fmt, rounding=rounding), np.float64)
 
 
-def normalized_rows(printed: Float[np.ndarray, "K V"]) -> Float[np.ndarray, "K V"]:
+def normalize_rows(printed: Float[np.ndarray, "K V"]) -> Float[np.ndarray, "K V"]:
     """Normalize the printed probabilities to what is sampled from; `ValueError` where a row is all zero."""
     total = printed.sum(-1, keepdims=True)
     if not (total > 0).all():
@@ -39,7 +39,7 @@ def normalized_rows(printed: Float[np.ndarray, "K V"]) -> Float[np.ndarray, "K V
 
 
 def ulp(values: Float[np.ndarray, "*S"], mantissa_bits: int) -> Float[np.ndarray, "*S"]:
-    """Distance of neighbors in a format without exponent limits: 2^(exponent - mantissa bits)."""
+    """Return the distance of neighbors in a format without exponent limits: 2^(exponent - mantissa bits)."""
     return np.ldexp(1.0, np.frexp(values)[1] - 1 - mantissa_bits)
 
 
@@ -49,7 +49,7 @@ def log_ratio_moments(
     rounding: str = "nearest_even",
     sites: tuple[str, ...] = SITES,
 ) -> tuple[Float[np.ndarray, "K V"], Float[np.ndarray, "K V"]]:
-    """Predicted mean and variance of log(rounded / exact probability) for each token, `[K, V]`.
+    """Predict mean and variance of log(rounded / exact probability) for each token, `[K, V]`.
 
     A rounding error of a value x is nearly uniform over one ulp(x): variance ulp^2 / 12, mean 0 to
     nearest and -sign(x) ulp / 2 toward zero. With d_b the error of logit b, log p_a moves by
@@ -74,13 +74,13 @@ def log_ratio_moments(
     return mean * (rounding == "toward_zero"), (variance + of_probs**2) / 12
 
 
-def predicted_rho_std(
+def predict_rho_std(
     logits: Float[np.ndarray, "K V"],
     mantissa_bits: int,
     rounding: str = "nearest_even",
     sites: tuple[str, ...] = SITES,
 ) -> float:
-    """Predicted std of rho over sampled tokens: of log rho, to first order.
+    """Predict the std of rho over sampled tokens: of log rho, to first order.
 
     Reference: hacking Eq. 5, 45, Tab. 2.
     """
@@ -90,12 +90,12 @@ def predicted_rho_std(
     return float(np.sqrt((probs * (variance + (mean - average) ** 2)).sum()))
 
 
-def measured_rho_std(logits: Float[np.ndarray, "K V"], printed: Float[np.ndarray, "K V"]) -> float:
-    """Exact std of exact / printed probability over tokens sampled from the printed probabilities.
+def measure_rho_std(logits: Float[np.ndarray, "K V"], printed: Float[np.ndarray, "K V"]) -> float:
+    """Return the std of exact / printed probability over tokens sampled from the printed probabilities.
 
     Reference: hacking Eq. 5, Tab. 2.
     """
-    probs = normalized_rows(printed) / len(printed)
+    probs = normalize_rows(printed) / len(printed)
     rho = np.where(printed > 0, softmax(logits) / np.where(printed > 0, printed, 1.0), 0.0)
     mean = (probs * rho).sum()
     return float(np.sqrt((probs * (rho - mean) ** 2).sum()))
@@ -104,11 +104,11 @@ def measured_rho_std(logits: Float[np.ndarray, "K V"], printed: Float[np.ndarray
 def gaussian_rho_std(
     fmt: str, rounding: str = "nearest_even", vocabulary: int = 2048, logit_std: float = 1.5, rows: int = 64
 ) -> float:
-    """Std of rho when only the logits are rounded, on `rows` draws of N(0, logit_std^2) logits.
+    """Return the std of rho if only logits are rounded, on `rows` draws of N(0, logit_std^2) logits.
 
     Reference: hacking App. C.1.
     """
     if vocabulary < 2 or logit_std <= 0:
         raise ValueError(f"need vocabulary >= 2 and logit_std > 0, got {vocabulary} and {logit_std}")
     logits = np.random.default_rng(0).normal(scale=logit_std, size=(rows, vocabulary))
-    return measured_rho_std(logits, rounded_softmax(logits, fmt, rounding, ("logits",)))
+    return measure_rho_std(logits, round_softmax(logits, fmt, rounding, ("logits",)))

@@ -90,7 +90,7 @@ Diagnostic = Callable[[DiagnosticContext], Metrics]
 
 
 def compare_rewards(context: DiagnosticContext) -> Metrics:
-    """`reward_train`, `reward_infer`: mean reward if either engine samples, on the prompts of the next step.
+    """Return `reward_train`, `reward_infer`: mean reward if either engine samples the next step's prompts.
 
     Both get the same random numbers, so they differ only where the engines' distributions do; a quantized
     engine starts lower. Bitwise equal for an exact pair. Under staleness the inference engine has old
@@ -104,13 +104,13 @@ def compare_rewards(context: DiagnosticContext) -> Metrics:
 
 
 def evaluate_held_out(context: DiagnosticContext) -> Metrics:
-    """`held_out_avg_at_k`, `held_out_pass_at_1`, `held_out_pass_at_k` under the inference engine."""
+    """Return `held_out_avg_at_k`, `held_out_pass_at_1`, `held_out_pass_at_k` of the inference engine."""
     measured = evaluate(context.recipe, context.params, context.recipe.engines.infer, context.key)
     return {f"held_out_{name}": value for name, value in measured.items()}
 
 
 def evaluate_held_out_train(context: DiagnosticContext) -> Metrics:
-    """`held_out_train_...`: the same numbers under the training engine, on the same prompts.
+    """Return `held_out_train_...`: the same numbers of the training engine, on the same prompts.
 
     Reference: acrl Tab. 12, 13.
     """
@@ -126,7 +126,7 @@ def _sample_with_train(recipe: Recipe) -> Recipe:
 
 
 def noise_scale(context: DiagnosticContext) -> Metrics:
-    """`noise_scale` and its parts `gradient_signal` |G|^2, `gradient_noise` tr Sigma, at theta_old.
+    """Return `noise_scale`, `gradient_signal` |G|^2 and `gradient_noise` tr Sigma, at theta_old.
 
     One prompt's group is the small batch and all groups are the big one, so the scale counts prompts: as many
     as a step needs for its gradient to be half signal. Advantages are those of the full rollout. NaN for a
@@ -154,7 +154,7 @@ def noise_scale(context: DiagnosticContext) -> Metrics:
 
 
 def energy(context: DiagnosticContext) -> Metrics:
-    """`energy_by_frequency` [4]: fraction of per-token gradient norms by frequency bucket, frequent first.
+    """Return `energy_by_frequency` [4]: fractions of token gradient norms by frequency, frequent first.
 
     A token's norm is |c| times the norm of grad log pi, exactly: T backward passes for each sequence.
 
@@ -185,7 +185,7 @@ def score_norms(recipe: Recipe, params: Params, trajectory: Trajectory) -> Float
 
 
 def curvature(context: DiagnosticContext) -> Metrics:
-    """`hessian_top`, `hessian_bottom`: extreme eigenvalues of the Hessian of the policy loss at theta_old.
+    """Return `hessian_top`, `hessian_bottom`: extreme Hessian eigenvalues of the policy loss at theta_old.
 
     The loss is minus the objective on the next step's rollout, without entropy and KL terms, differentiated
     in full: what an objective stops the gradient of stays constant. `hessian_residual` bounds the distance of
@@ -212,7 +212,7 @@ def curvature(context: DiagnosticContext) -> Metrics:
 
 
 def kl_to_base(context: DiagnosticContext) -> Metrics:
-    """`kl_to_base`: KL(policy, base) at the response positions of the next rollout, mean over tokens.
+    """Return `kl_to_base`: KL(policy, base) at response positions of the next rollout, mean over tokens.
 
     Exact over the vocabulary, under the training engine; `kl_to_base_k1` and `kl_to_base_k3` are the
     estimators from the sampled tokens alone, biased where the sampler is not the training engine.

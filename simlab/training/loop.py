@@ -222,7 +222,7 @@ class CheckpointWriter:
 def resume(path: Path, state: TrainState) -> tuple[TrainState, HostMetrics]:
     """Return state and metrics of the checkpoint in `path`, or `state` without metrics if there is no file.
 
-    On the same kind of device the run continues with the bits of one that nobody stopped.
+    On the same kind of device, the resumed run is bitwise identical to an uninterrupted run.
 
     Raises:
         ValueError: If the checkpoint is of another run or another kind of device.
@@ -237,6 +237,14 @@ def resume(path: Path, state: TrainState) -> tuple[TrainState, HostMetrics]:
 
 
 def join_metrics(parts: Sequence[Mapping[str, np.ndarray]], along: int = 0) -> HostMetrics:
-    """Return the metrics of consecutive parts of a run as one, joined along the axis of the steps."""
+    """Join the metrics of consecutive parts of a run along the axis of the steps.
+
+    Args:
+        parts: metrics of each part, by name: arrays [steps of the part, ...]; equal names in all parts.
+        along: axis of the steps.
+
+    Returns:
+        Arrays [steps of all parts, ...] by name; empty without parts.
+    """
     names = parts[0] if parts else ()
     return {name: np.concatenate([part[name] for part in parts], axis=along) for name in names}

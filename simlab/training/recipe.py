@@ -30,23 +30,23 @@ OLD_LOG_PROBS = ("train", "rollout")
 
 @pytree(kw_only=True)
 class Recipe:
-    """Everything that decides a run but its seed and its first parameters.
+    """All settings of a run except its seed and initial parameters.
 
     The fields before `task` are data: all their numbers (formats of the engines, clip ranges, learning rate,
-    temperature, `entropy_coeff`, `kl_loss_coef`) may be traced, stacked and mapped over. The others shape the
-    program. One step samples `prompts_per_step` x `group_size` responses and makes `minibatches` updates,
+    temperature, `entropy_coeff`, `kl_loss_coef`) may be traced, stacked and mapped over. The others are
+    static. One step samples `prompts_per_step` x `group_size` responses and makes `minibatches` updates,
     each on complete groups. A coefficient that is None leaves its term out of the compiled function.
 
     - `gradient_site`: how each leaf of the policy's gradient is rounded before its norm is clipped.
-    - `critic`: with an objective whose advantage is `gae`, and only then; its `gamma` and `lam` rule.
-    - `staleness`: the rollout is sampled with the parameters of so many steps ago, see `staleness.py`.
-    - `old_log_probs`: what stands for pi_train at theta_old: `train`, the training engine's score, or
-      `rollout`, forced copying of what the sampler reported. Copying hides the mismatch from rho and leaves
-      it in the gradient, where the policy ratio starts at pi_train / pi_infer instead of 1. It is verl's
-      `rollout_correction.bypass_mode`, but the rollout is scored all the same, for the metrics.
-    - `gradient_checkpointing`: updates scan over the layers and compute each again in the backward pass. One
-      layer is compiled and its activations are kept; last bits may differ. For models of `SCANNED_LAYERS`
-      layers or more.
+    - `critic`: required if the advantage is `gae`, otherwise forbidden. Its `gamma` and `lam` are used.
+    - `staleness`: age, in steps, of the parameters that sample the rollout, see `staleness.py`.
+    - `old_log_probs`: source of pi_train at theta_old. `train`: scores of the training engine. `rollout`:
+      log-probs of the inference engine (verl's bypass mode). Bypass mode hides the mismatch from rho and
+      leaves it in the gradient, where the PPO ratio starts at pi_train / pi_infer instead of 1. Unlike verl,
+      simlab still scores the rollout, for the metrics.
+    - `gradient_checkpointing`: updates scan over the layers and recompute each layer in the backward pass.
+      Only one layer is compiled and keeps its activations; results may differ by rounding. For models with
+      at least `SCANNED_LAYERS` layers.
 
     Raises:
         ValueError: For an unknown `old_log_probs`, sizes that do not fit together, and a critic or an

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simlab.engines import ACCUMULATORS, PartialSums, Site, matmul
-from simlab.engines.accumulate import tiled_dot
+from simlab.engines.accumulate import dot_in_tiles
 from simlab.formats import FORMATS, ROUNDINGS, stack
 from tests.engines.operands import batches, normal
 from tests.oracles.matmul_ref import matmul_ref, partial_sums_ref
@@ -79,7 +79,7 @@ def test_bits_do_not_depend_on_the_batch(name):
 def test_tiles_make_product_independent_of_batch():
     """The measurement behind `inside="dot"`; on another device it may fail, and only that promise with it."""
     rng = np.random.default_rng(6)
-    product = jax.jit(tiled_dot)
+    product = jax.jit(dot_in_tiles)
     for rows, columns in ((40, 48), (33, 17), (100, 130), (256, 1)):
         a = rng.standard_normal((rows, 32)).astype(np.float32)
         b = rng.standard_normal((32, columns)).astype(np.float32)

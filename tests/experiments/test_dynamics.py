@@ -262,15 +262,15 @@ def test_leaderboard_compares_exact_engine_with_tis():
     assert DENSE.collect_evidence(partial) == []
 
 
-@pytest.mark.parametrize("contest", [DENSE, MOE])
-def test_leaderboard_follows_its_rule(contest):
-    parts = [(block, arm) for block, arms in contest.schedule for arm in arms]
-    assert sorted(parts) == sorted((block, arm) for block in range(3) for arm in contest.arms)
-    primary = {contest.named(arm) for arm in (NONE, BF16, TIS, EXACT)}
+@pytest.mark.parametrize("comparison", [DENSE, MOE])
+def test_leaderboard_follows_its_rule(comparison):
+    parts = [(block, arm) for block, arms in comparison.schedule for arm in arms]
+    assert sorted(parts) == sorted((block, arm) for block in range(3) for arm in comparison.arms)
+    primary = {comparison.named(arm) for arm in (NONE, BF16, TIS, EXACT)}
     assert {arm for _, arm in parts[: 3 * len(primary)]} == primary
-    (steps,) = {ARMS[arm].steps for arm in contest.arms}
+    (steps,) = {ARMS[arm].steps for arm in comparison.arms}
     late = [step for step in range(EVERY, steps + 1, EVERY) if step >= m.LATE * steps]
-    assert f"at steps {late[0]} and {late[1]}" in contest.rule
+    assert f"at steps {late[0]} and {late[1]}" in comparison.rule
     assert len(late) == 2
 
 

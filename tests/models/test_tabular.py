@@ -101,7 +101,7 @@ def test_scores_are_the_gradient_by_autodiff(space):
 def test_score_norms_equal_single_sequences(space):
     _, probs = policy(space)
     coefficients = np.random.default_rng(2).normal(size=space.tokens.shape)
-    norms = tabular.squared_score_norms(space, probs, coefficients)
+    norms = tabular.square_score_norms(space, probs, coefficients)
     dense = tabular.sequence_scores(space, probs)
     for s in range(0, len(norms), 5):
         one = np.zeros(space.tokens.shape)

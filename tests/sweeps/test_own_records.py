@@ -1,4 +1,4 @@
-"""Objectives, tasks, engines, schedules and formats of a researcher run like built-in ones."""
+"""User-defined objectives, tasks, engines, schedules and formats run like built-in ones."""
 
 import importlib
 import json
@@ -74,7 +74,7 @@ class Plain(Schedule):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch, request):
-    """Write a module of own records into a folder; return its name, which no other test has."""
+    """Write a module of user-defined components into a folder; return its name, which no other test has."""
     name = f"own_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(MODULE.replace("numbers_of_mine", f"numbers_{name}"))
     (tmp_path / f"numbers_{name}.py").write_text("HIGH = 0.3\n")

@@ -53,7 +53,7 @@ def pairs(draw, noise_std: float = 1.0) -> PolicyPair:
 
 @dataclass(frozen=True)
 class Group:
-    """One group: log policy ratios `[G, T]` with token 0 shared, rewards `[G]`, and lengths `[G]`."""
+    """One group: log PPO ratios `[G, T]` with token 0 shared, rewards `[G]`, and lengths `[G]`."""
 
     log_ratio: np.ndarray
     rewards: np.ndarray

@@ -85,7 +85,7 @@ def tighter(bound):
         (hacking_checks, "inverse_rho", "inverse_rho_mean", lambda both: (2 - both[0], both[1])),
         (hacking_checks, "plain_rho", "rho_variance", lambda variance: -variance),
         (hacking_checks, "survival_of_formats", "mean_rho_in_bins", lambda both: (2 - both[0], both[1])),
-        (hacking_checks, "rho_std_against_bits", "predicted_rho_std", lambda spread: spread * 1.2),
+        (hacking_checks, "rho_std_against_bits", "predict_rho_std", lambda spread: spread * 1.2),
         (hacking_checks, "clipping_gap", "reweighting_gap", lambda both: (both[0], -both[1])),
         (acrl, "entropy_of_update", "entropy_change", lambda change: -change),
         (cancel, "check_clipped", "clip_leftover", lambda sums: {**sums, "gradient": -sums["gradient"]}),

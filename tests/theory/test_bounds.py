@@ -103,7 +103,7 @@ def test_progress_is_above_its_bound(pair):
         return
     logits = np.log(pair.train)
     for eta in (1e-3, 0.1, 1.0):
-        step = bounds.expected_progress(pair, logits, random_rewards(pair.space, 0), eta)
+        step = bounds.average_progress(pair, logits, random_rewards(pair.space, 0), eta)
         assert step.change >= step.lower_bound - 1e-12
 
 
@@ -111,7 +111,7 @@ def test_noise_penalty_is_quadratic_and_progress_linear():
     space = enumerate_sequences(3, 2)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
     small, large = (
-        bounds.expected_progress(noisy_pair(space, logits, 0.3), logits, rewards, eta) for eta in (1e-5, 1e-4)
+        bounds.average_progress(noisy_pair(space, logits, 0.3), logits, rewards, eta) for eta in (1e-5, 1e-4)
     )
     assert large.noise_penalty / small.noise_penalty == pytest.approx(100, rel=1e-9)
     assert large.true_progress / small.true_progress == pytest.approx(10, rel=1e-2)

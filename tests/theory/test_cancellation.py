@@ -77,7 +77,8 @@ def test_sequence_coupling_leaves_what_the_equation_says(group):
         log_ratio, advantages = jnp.asarray(group.log_ratio), jnp.asarray(group.advantages)
         gradient = jax.grad(lambda x: jnp.mean(advantages * jnp.exp(x.sum(1))))(log_ratio)
         by_autodiff = float(gradient[:, 0].sum())
-    assert cancellation.shared_coefficient(weights, group.advantages) == pytest.approx(by_autodiff, abs=1e-12)
+    coefficient = cancellation.coefficient_of_shared_token(weights, group.advantages)
+    assert coefficient == pytest.approx(by_autodiff, abs=1e-12)
     left, right = cancellation.pair_leftover(group.log_ratio[:2], 0.7)
     assert left == pytest.approx(right, abs=1e-12)
 
@@ -87,7 +88,7 @@ def test_gspo_leaves_the_length_normalized_form(group):
     length = group.log_ratio.shape[1]
     weights = np.exp(group.log_ratio.mean(1))
     total, _ = leftover("gspo", group, clip_low=1.0, clip_high=1e3, advantage="grpo_no_std")
-    expected = cancellation.shared_coefficient(weights, group.advantages) / length
+    expected = cancellation.coefficient_of_shared_token(weights, group.advantages) / length
     sizes = np.abs(group.advantages) @ weights / len(weights) / length
     assert total == pytest.approx(expected, abs=SINGLE * rounded_center(group) * sizes)
 

@@ -18,7 +18,7 @@ from simlab.theory.counterparts import COUNTERPARTS
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import ADVANTAGES
-from simlab.theory.recent_corrections import KEEPS, RECENT, masked_fractions, token_kl
+from simlab.theory.recent_corrections import KEEPS, RECENT, mask_fractions, token_kl
 from tests.theory.strategies import pairs
 from tests.tolerances import assert_exact
 
@@ -144,7 +144,7 @@ def test_recent_corrections_at_equal_mismatch():
 def test_masked_fractions_are_expectations_over_sampled_tokens():
     space = enumerate_sequences(3, 3)
     pair = noisy_pair(space, random_logits(space, 0), 1.0)
-    found = masked_fractions(pair)
+    found = mask_fractions(pair)
     assert set(found) == set(KEEPS)
     rho = np.exp(pair.log_rho)
     expected = 0.0
@@ -155,7 +155,7 @@ def test_masked_fractions_are_expectations_over_sampled_tokens():
     per_token = [law * -row.mean() for law, row in zip(pair.probs_infer, pair.log_rho, strict=True)]
     assert token_kl(pair) == pytest.approx(sum(per_token), rel=1e-12)
     same = noisy_pair(space, random_logits(space, 0), 0.0)
-    assert set(masked_fractions(same).values()) == {0.0}
+    assert set(mask_fractions(same).values()) == {0.0}
     assert token_kl(same) == 0
 
 

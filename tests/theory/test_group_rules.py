@@ -16,7 +16,7 @@ from simlab.objectives import (
     get_objective,
     vocabulary_coefficients,
 )
-from simlab.theory.counterparts import enumerated_moments
+from simlab.theory.counterparts import enumerate_moments
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
 from simlab.theory.group_moments import fix_weights, group_gradient_moments
 from simlab.theory.group_rules import GROUP_RULES, all_groups, group_rule_qualities, rloo
@@ -50,10 +50,10 @@ def test_moments_of_masks_are_those_of_the_objective(case, rule, name):
     pair, rewards = case
     members = all_groups(len(rewards), SIZE)
     found = moments(pair, GROUP_RULES[rule](pair, rewards, members), members)
-    expected = enumerated_moments(pair, objective(name), rewards, SIZE)
+    expected = enumerate_moments(pair, objective(name), rewards, SIZE)
     np.testing.assert_allclose(found[0], expected[0].ravel(), rtol=1e-5, atol=1e-7)
     assert found[1] == pytest.approx(expected[1], rel=1e-5)
-    plain = enumerated_moments(pair, objective("ipo" if rule == "M2PO" else "gpg"), rewards, SIZE)
+    plain = enumerate_moments(pair, objective("ipo" if rule == "M2PO" else "gpg"), rewards, SIZE)
     assert np.abs(plain[0] - expected[0]).max() > 1e-3
 
 

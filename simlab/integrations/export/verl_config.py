@@ -260,7 +260,7 @@ def _terms(flat: Flat) -> dict[str, Json]:
 
 
 def _unread(flat: Flat) -> Iterator[tuple[str, Json]]:
-    """Keys that could matter, are set, and were not read."""
+    """Return the keys that could matter, are set, and were not read."""
     read = {full_key(key) for key in DEFAULTS}
     for key, value in flat.items():
         matters = key.startswith(READ_UNDER) and not any(part in key for part in SILENT)

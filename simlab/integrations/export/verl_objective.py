@@ -266,7 +266,7 @@ def _mask(draft: Draft, rejection: Any) -> tuple[str, str]:
 
 
 def _groups_together(draft: Draft, transform: Any) -> None:
-    """DFPO reads complete groups, so a micro-batch holds complete ones, in order."""
+    """Set what keeps groups together and in order; DFPO reads complete groups."""
     draft.overrides |= {
         f"{ACTOR}.use_dynamic_bsz": False,
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${actor_rollout_ref.rollout.n}",

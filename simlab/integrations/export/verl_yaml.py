@@ -126,7 +126,7 @@ def _as(kind: type, value: Any) -> Any:
 
 
 def variables(flat: Flat) -> dict[str, str]:
-    """The plug-in's settings in the YAML, by the names of its `Settings`."""
+    """Return the plug-in's settings in the YAML, by the names of its `Settings`."""
     start = VARIABLES + PREFIX
     return {
         key.removeprefix(start).lower(): str(value) for key, value in flat.items() if key.startswith(start)

@@ -51,7 +51,7 @@ def score_through(weights: Tensor, batch: "Batch") -> Tensor:
 
 
 def dppo_tv(batch: "Batch") -> Tensor:
-    """DPPO-Binary-TV; bounds are verl's clip ratios, the cap its clip_ratio_c.
+    """Compute DPPO-Binary-TV; bounds are verl's clip ratios, the cap its clip_ratio_c.
 
     Reference: DPPO arXiv 2602.04879.
     """
@@ -61,7 +61,7 @@ def dppo_tv(batch: "Batch") -> Tensor:
 
 
 def dppo_kl(batch: "Batch") -> Tensor:
-    """DPPO-Binary-KL; bounds and cap as `dppo_tv`.
+    """Compute DPPO-Binary-KL; bounds and cap as `dppo_tv`.
 
     Reference: DPPO arXiv 2602.04879; SkyRL ppo_utils.py dppo.
     """
@@ -74,7 +74,7 @@ def dppo_kl(batch: "Batch") -> Tensor:
 
 
 def ipo(batch: "Batch") -> Tensor:
-    """IPO; the cap is verl's clip_ratio_c.
+    """Compute IPO; the cap is verl's clip_ratio_c.
 
     Reference: prime-rl trainer/rl/loss.py ipo.
     """
@@ -83,7 +83,7 @@ def ipo(batch: "Batch") -> Tensor:
 
 
 def kpop(batch: "Batch") -> Tensor:
-    """KPop on the current policy.
+    """Compute KPop on the current policy.
 
     Reference: KPop, Ring blog of 2026-05-26; prime-rl pull request 3283.
     """
@@ -105,7 +105,7 @@ def _binary_kl(log_p: Tensor, log_q: Tensor, floor: float) -> Tensor:
 
 
 def drpo(batch: "Batch") -> Tensor:
-    """DRPO: w minus sign(A) mu (w - 1)^2 / (2 delta), w differentiated.
+    """Compute DRPO: w minus sign(A) mu (w - 1)^2 / (2 delta), w differentiated.
 
     Reference: DRPO arXiv 2606.09821.
     """
@@ -115,7 +115,7 @@ def drpo(batch: "Batch") -> Tensor:
 
 
 def m2po(batch: "Batch") -> Tensor:
-    """M2PO: of the tokens that move away from the rollout, the largest (log w)^2 are dropped.
+    """Compute M2PO: drop the largest (log w)^2 of the tokens that move away from the rollout.
 
     Reference: M2PO arXiv 2510.01161 Algorithm 1.
     Deviation: the mask is that of the micro-batch; the paper's is that of the optimizer batch.
@@ -149,7 +149,7 @@ def rollout_gap(batch: "Batch") -> Tensor:
 
 
 def vaco(batch: "Batch") -> Tensor:
-    """Weights of VaCO from rho: min(rho, C), zero at tokens that push a far sequence further away.
+    """Compute VaCO's weights: min(rho, C), zero at tokens that push a far sequence further away.
 
     Reference: VaCO arXiv 2603.01365; open-instruct grpo_utils.py rho_mask_tv_divergence.
     """
@@ -162,7 +162,7 @@ def vaco(batch: "Batch") -> Tensor:
 
 
 def vespo(batch: "Batch") -> Tensor:
-    """VESPO: phi of the product of r and min(rho, cap) over the sequence; the cap is verl's clip_ratio_c.
+    """Compute VESPO: phi of the sequence's product of r and min(rho, cap); the cap is verl's clip_ratio_c.
 
     Reference: VESPO arXiv 2602.10693; TRL loss_type vespo.
     """

@@ -43,7 +43,7 @@ Surrogate = Callable[[Batch], Tensor]
 
 
 def token_ratio(batch: Batch) -> Tensor:
-    """r of each token, its log clamped to +-20.
+    """Return r of each token, its log clamped to +-20.
 
     Reference: verl core_algos.compute_policy_loss_vanilla.
     """
@@ -51,7 +51,7 @@ def token_ratio(batch: Batch) -> Tensor:
 
 
 def geometric_ratio(batch: Batch) -> Tensor:
-    """exp of the mean log ratio as value, the token's own score as gradient.
+    """Compute exp of the mean log ratio as value, the token's own score as gradient.
 
     Reference: hacking Eq. 16; verl core_algos.compute_policy_loss_gspo.
     """
@@ -61,7 +61,7 @@ def geometric_ratio(batch: Batch) -> Tensor:
 
 
 def sign_aware(batch: Batch, ratio: Tensor) -> Tensor:
-    """Bounded above for A >= 0, below for A < 0.
+    """Bound above for A >= 0, below for A < 0.
 
     Reference: hacking Eq. 2, 12, 16.
     """
@@ -70,7 +70,7 @@ def sign_aware(batch: Batch, ratio: Tensor) -> Tensor:
 
 
 def ppo(batch: Batch) -> Tensor:
-    """Token ratio with clip and dual clip: verl's vanilla.
+    """Compute verl's vanilla loss: token ratio with clip and dual clip.
 
     Reference: verl core_algos.compute_policy_loss_vanilla.
     """
@@ -79,7 +79,7 @@ def ppo(batch: Batch) -> Tensor:
 
 
 def gspo(batch: Batch) -> Tensor:
-    """Sequence ratio with its clip.
+    """Compute GSPO: sequence ratio with its clip.
 
     Reference: hacking Eq. 16; cancel Eq. 44.
     """
@@ -87,7 +87,7 @@ def gspo(batch: Batch) -> Tensor:
 
 
 def grpo_fix(batch: Batch) -> Tensor:
-    """clip(r, 0, 1 + clip_ratio_high) whatever the sign of the advantage.
+    """Compute clip(r, 0, 1 + clip_ratio_high) for either sign of the advantage.
 
     Reference: cancel Eq. 79, 80.
     """
@@ -95,7 +95,7 @@ def grpo_fix(batch: Batch) -> Tensor:
 
 
 def grpo_fix_weight(batch: Batch) -> Tensor:
-    """`grpo_fix` as a constant weight on the score.
+    """Compute `grpo_fix` as a constant weight on the score.
 
     Reference: cancel Eq. 81, 82.
     """
@@ -103,7 +103,7 @@ def grpo_fix_weight(batch: Batch) -> Tensor:
 
 
 def group_transformed(transform: Callable, *, stop: bool = True) -> Surrogate:
-    """GSPO's post-clip weights, transformed group by group.
+    """Compute GSPO's post-clip weights, transformed group by group.
 
     Reference: cancel Eq. 16, 45, 68, 70, 85.
     """
@@ -150,12 +150,12 @@ def _of_sequence(batch: Batch) -> Tensor:
 
 
 def get_received_weights(batch: Batch) -> Tensor:
-    """verl's rollout_is_weights."""
+    """Return verl's rollout_is_weights."""
     return batch.weights
 
 
 def acrl(batch: Batch) -> Tensor:
-    """min(rho^alpha, C) from rho^|alpha|, which `rollout_is=acrl_*` has put into rollout_is_weights.
+    """Compute min(rho^alpha, C) from rho^|alpha|, which `rollout_is=acrl_*` put into rollout_is_weights.
 
     Reference: acrl Eq. 7-9.
     """
@@ -164,7 +164,7 @@ def acrl(batch: Batch) -> Tensor:
 
 
 def low_probability_delta(batch: Batch) -> Tensor:
-    """`distortion_delta` where pi_train is below `distortion_threshold`.
+    """Return `distortion_delta` where pi_train is below `distortion_threshold`.
 
     Reference: hacking Eq. 17, 18.
     """
@@ -173,7 +173,7 @@ def low_probability_delta(batch: Batch) -> Tensor:
 
 
 def gaussian_noise(batch: Batch) -> Tensor:
-    """Weights from N(1, `distortion_std`^2), drawn anew in every forward pass.
+    """Return weights from N(1, `distortion_std`^2), drawn anew in every forward pass.
 
     Reference: hacking Eq. 21, Fig. 12.
     """
@@ -261,7 +261,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def raw_rewards(token_level_rewards: Tensor, response_mask: Tensor, **_: object) -> tuple[Tensor, Tensor]:
-    """Advantage and return of each token: its sequence's reward, no baseline.
+    """Return advantage and return of each token: its sequence's reward, no baseline.
 
     Reference: lr Eq. 2-4.
     """
@@ -273,7 +273,7 @@ ESTIMATORS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"reward": raw_rew
 
 
 def terms(loss: Loss, batch: Batch) -> Tensor:
-    """Loss of each token [B, T], zero at padding, before aggregation."""
+    """Return the loss of each token [B, T], zero at padding, before aggregation."""
     per_token = -batch.advantages * loss.surrogate(batch) * loss.weights(batch).detach()
     return torch.where(batch.mask, per_token, 0.0)
 

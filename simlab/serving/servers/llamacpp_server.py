@@ -16,7 +16,7 @@ _library_defaults = bindings.llama_model_default_params
 
 
 def _without_repacking() -> Any:
-    """Default settings of a model, with matrices in their plain layout.
+    """Return default settings of a model, with matrices in their plain layout.
 
     Processors with AMX would repack them, and those kernels end the process when a mixture of experts in
     q8_0 is scored. `Llama` has no argument for this setting.

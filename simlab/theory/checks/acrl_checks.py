@@ -9,7 +9,7 @@ from simlab.theory.residual import Residual
 
 
 def eight_cases() -> Residual:
-    """Weights above one exactly where Fig. 3 and 5 have them."""
+    """Check that weights exceed one exactly where Fig. 3 and 5 have them."""
     rows = sign_cases()
     wrong = [row["quadrant"] for row in rows if row["enhanced"] != row["expected"]]
     weights = ", ".join(
@@ -19,7 +19,7 @@ def eight_cases() -> Residual:
 
 
 def entropy_of_update() -> Residual:
-    """The first-order entropy change of every token against real steps, and the dividing line."""
+    """Compare the first-order entropy change of every token with real steps; check the dividing line."""
     probs = softmax(1.5 * np.random.default_rng(0).normal(size=(1, 12)))
     change = entropy_change(probs)[0]
     etas = np.geomspace(1e-4, 1e-2, 5)
@@ -39,7 +39,7 @@ def entropy_of_update() -> Residual:
 
 
 def entropy_quadrants() -> Residual:
-    """Expected entropy change by quadrant, plain and under ACRL with Y = 1.5 X."""
+    """Check the expected entropy change by quadrant, plain and with ACRL at Y = 1.5 X."""
     rng = np.random.default_rng(1)
     logits = 1.5 * rng.normal(size=(4000, 32))
     train, infer = softmax(logits), softmax(logits + 0.3 * rng.normal(size=logits.shape))

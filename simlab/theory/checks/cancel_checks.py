@@ -6,6 +6,7 @@ from jaxtyping import Float
 from simlab.theory.bounds import log_slope
 from simlab.theory.cancellation import (
     clip_leftover,
+    coefficient_of_shared_token,
     constraint,
     group_batch,
     length_counterexample,
@@ -17,7 +18,6 @@ from simlab.theory.cancellation import (
     rebalance_as_printed,
     remaining_gradient,
     sequence_coupled,
-    shared_coefficient,
     transform_weights,
 )
 from simlab.theory.drift import (
@@ -38,7 +38,7 @@ ETAS = np.geomspace(1e-3, 1e-1, 7)
 def random_groups(
     count: int = 20, size: int = 8, length: int = 5
 ) -> tuple[Float[np.ndarray, "N G T"], Float[np.ndarray, "N G"]]:
-    """Log policy ratios `[N, G, T]` with the first token shared, and 0/1 rewards, not all equal, `[N, G]`."""
+    """Return log PPO ratios `[N, G, T]` with equal first tokens, and unequal 0/1 rewards `[N, G]`."""
     rng = np.random.default_rng(0)
     log_ratio = 0.3 * rng.normal(size=(count, size, length))
     log_ratio[:, :, 0] = rng.uniform(-0.15, 0.15, size=(count, 1))
@@ -47,7 +47,7 @@ def random_groups(
 
 
 def random_weights(count: int, size: int) -> tuple[Float[np.ndarray, "N G"], Float[np.ndarray, "N G"]]:
-    """Log-normal sequence weights and centered advantages, `[N, G]` each."""
+    """Draw log-normal sequence weights and centered advantages, `[N, G]` each."""
     rng = np.random.default_rng(1)
     advantages = rng.normal(size=(count, size))
     return np.exp(0.3 * rng.normal(size=(count, size))), advantages - advantages.mean(1, keepdims=True)
@@ -56,13 +56,13 @@ def random_weights(count: int, size: int) -> tuple[Float[np.ndarray, "N G"], Flo
 def largest_leftover(
     name: str, log_ratio: Float[np.ndarray, "N G T"], rewards: Float[np.ndarray, "N G"], **overrides
 ) -> float:
-    """Largest relative leftover of a preset on the shared token; 0 where nothing pushes at all."""
+    """Return the largest relative leftover of a preset on the shared token; 0 without any update."""
     total, size = objective_leftover(name, group_batch(log_ratio, rewards), **overrides)
     return float((np.abs(total) / np.where(size > 0, size, 1)).max())
 
 
 def check_factorized() -> Residual:
-    """Inside the clip range the token objectives cancel on the shared token."""
+    """Check that the token objectives cancel on the shared token inside the clip range."""
     residual = {
         name: largest_leftover(name, *random_groups()) for name in ("grpo", "dr_grpo", "dapo", "cispo")
     }
@@ -74,7 +74,7 @@ def check_factorized() -> Residual:
 
 
 def check_coupled() -> Residual:
-    """Sequence weights leave A rho (u_2 - u_1) / 2; zero is a set of codimension one."""
+    """Check that sequence weights leave A rho (u_2 - u_1) / 2, zero on a set of codimension one."""
     rng = np.random.default_rng(0)
     residual, leftovers = 0.0, []
     for _ in range(20_000):
@@ -95,7 +95,7 @@ def check_coupled() -> Residual:
 
 
 def check_clipped() -> Residual:
-    """Values and gradients of the clipped pair, and of the preset `grpo`."""
+    """Check values and gradients of the clipped pair, and of the preset `grpo`."""
     residual, rows = 0.0, []
     for weight in (0.5, 0.9, 1.1, 1.7):
         own, preset = clip_leftover(weight, 0.5, 0.2), objective_clip_leftover(weight, 0.2)
@@ -106,7 +106,7 @@ def check_clipped() -> Residual:
 
 
 def sign_free() -> Residual:
-    """The sign-free clip cancels far outside the range too; the sign-dependent one does not."""
+    """Check that the sign-free clip also cancels far outside the range; the sign-dependent one does not."""
     log_ratio, rewards = random_groups()
     log_ratio[:, :, 0] = np.where(np.arange(len(rewards)) % 2, -0.6, 0.6)[:, None]
     names = ("grpo_fix", "grpo_fix_weight", "grpo")
@@ -120,13 +120,13 @@ def sign_free() -> Residual:
 
 
 def kl_drift() -> Residual:
-    """KL after a step along an uncancelled update: eta^2/2 g'Fg with a remainder of third order."""
+    """Check KL after a step along an uncancelled update: eta^2/2 g'Fg with a remainder of third order."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=6)
     probs = np.exp(logits) / np.exp(logits).sum()
     log_ratio, rewards = random_groups(1)
     rho, u = sequence_coupled(log_ratio[0])
-    leftover = shared_coefficient(rho * u, rewards[0] - rewards.mean())
+    leftover = coefficient_of_shared_token(rho * u, rewards[0] - rewards.mean())
     # Normalized: the order does not depend on how large the leftover is.
     direction = np.sign(leftover) * (np.eye(6)[2] - probs)
     pairs = np.asarray([kl_after_step(logits, direction, eta) for eta in ETAS])
@@ -140,7 +140,7 @@ def kl_drift() -> Residual:
 
 
 def equivalent_answers() -> Residual:
-    """Log-odds drift with its own constants, at unequal and at equal kappa, and in the long run."""
+    """Check the log-odds drift with its own constants, at unequal and equal kappa, and in the long run."""
     space = toy_space()
     logits = np.random.default_rng(0).normal(size=space.table_shape)
     equal = log_odds_drift(space, logits, (1, 2), np.ones(2), 1e-3)
@@ -161,7 +161,7 @@ def equivalent_answers() -> Residual:
 
 
 def min_replace() -> Residual:
-    """Signs are kept, weights do not grow, and the bias stays below both bounds."""
+    """Check that signs stay, weights do not grow, and the bias stays below both bounds."""
     tightness, flips = [], 0
     for size in (2, 4, 16):
         weights, advantages = random_weights(200, size)
@@ -182,7 +182,7 @@ def min_replace() -> Residual:
 
 
 def projections() -> Residual:
-    """sum A s = 0 for all transforms; the printed beta breaks it and positivity."""
+    """Check sum A s = 0 for all transforms; the printed beta violates this and positivity."""
     residual, smallest, printed, lowest = 0.0, np.inf, 0.0, 0.0
     for size in (2, 5, 16):
         weights, advantages = random_weights(500, size)
@@ -203,7 +203,7 @@ def projections() -> Residual:
 
 
 def not_zero() -> Residual:
-    """The remaining gradient on unshared tokens after each transform."""
+    """Measure the remaining gradient on unshared tokens after each transform."""
     weights, advantages = random_weights(200, 8)
     scores = np.random.default_rng(2).normal(size=(200, 8, 20))
     shares = {}
@@ -221,7 +221,7 @@ def not_zero() -> Residual:
 
 
 def check_correlated() -> Residual:
-    """A template token drifts in expectation by exactly the covariance of advantage and weight."""
+    """Check that a template token's expected drift is the covariance of advantage and weight."""
     drifts = template_drift(0, 0.3, normalize_rewards, 8)
     residual = max(abs(drifts.token), abs(drifts.sequence - drifts.covariance))
     return Residual(
@@ -233,7 +233,7 @@ def check_correlated() -> Residual:
 
 
 def lengths() -> Residual:
-    """The smallest group in which balanced weights leave a shared token moving."""
+    """Check the smallest group in which a shared token still moves under balanced weights."""
     example = length_counterexample()
     return Residual(
         abs(example["shared"]),
@@ -244,7 +244,7 @@ def lengths() -> Residual:
 
 
 def toy() -> Residual:
-    """The three answers to 10 + 10, numbers and all."""
+    """Check the three answers to 10 + 10."""
     example = three_trajectories()
     residual = abs(example["pair_leftover"] - example["pair_predicted"])
     expected = np.abs(example["advantages"] - np.array([-2 / 3, 1 / 3, 1 / 3])).max()

@@ -19,7 +19,7 @@ from simlab.theory.hacking import (
 )
 from simlab.theory.importance import inverse_rho_mean, mean_rho_in_bins, rho_mean, rho_variance, survival_bias
 from simlab.theory.residual import EXACT, Residual
-from simlab.theory.rounding_error import measured_rho_std, normalized_rows, predicted_rho_std, rounded_softmax
+from simlab.theory.rounding_error import measure_rho_std, normalize_rows, predict_rho_std, round_softmax
 
 BINS = np.array([0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0])
 """Edges of the probability bins of the survival curves."""
@@ -28,19 +28,19 @@ MODES = ("nearest_even", "toward_zero")
 
 @cache
 def pair(length: int, noise_std: float = 0.1, vocabulary: int = 4) -> PolicyPair:
-    """The standard pair of these checks: N(0, 1.5^2) logits, engine noise of the given noise_std."""
+    """Return the standard pair of these checks: N(0, 1.5^2) logits, engine noise of std `noise_std`."""
     space = enumerate_sequences(vocabulary, length)
     return noisy_pair(space, random_logits(space, 0), noise_std)
 
 
 @cache
 def softmax_logits() -> Float[np.ndarray, "K V"]:
-    """Logits of the paper's softmax study."""
+    """Return the logits of the paper's softmax study."""
     return np.random.default_rng(0).normal(scale=1.5, size=(100, 2048))
 
 
 def inverse_rho() -> Residual:
-    """E over pi_infer of 1/rho: at least one, equal to one at equality, and 1 + chi2."""
+    """Check E over pi_infer of 1/rho: at least one, one if the policies are equal, and 1 + chi2."""
     policies = pair(3, noise_std=0.3)
     left, right = inverse_rho_mean(policies.train, policies.infer)
     same, _ = inverse_rho_mean(policies.train, policies.train)
@@ -53,11 +53,11 @@ def inverse_rho() -> Residual:
 
 
 def plain_rho() -> Residual:
-    """E over pi_infer of rho: one on full support; below it the mass that the engine cannot sample."""
+    """Check E over pi_infer of rho: one on full support, less by the mass that the engine cannot sample."""
     policies = pair(3, noise_std=0.3)
     full, _ = rho_mean(policies.train, policies.infer)
     train = softmax(softmax_logits())
-    short = normalized_rows(rounded_softmax(softmax_logits(), "e4m3fn"))
+    short = normalize_rows(round_softmax(softmax_logits(), "e4m3fn"))
     left, right = rho_mean(train, short)
     variance = np.abs(
         (policies.train**2 / policies.infer).sum(1) - 1 - rho_variance(policies.train, policies.infer)
@@ -71,7 +71,7 @@ def plain_rho() -> Residual:
 
 
 def survival_curves() -> Residual:
-    """Mean rho of rare tokens: below one sorted by pi_train, above one sorted by pi_infer."""
+    """Check mean rho of rare tokens: below one sorted by pi_train, above one sorted by pi_infer."""
     half = np.random.default_rng(0).normal(scale=1.5, size=(8000, 64))
     noise = 0.2 * np.random.default_rng(1).normal(size=half.shape)
     # Each noise with its negative: the odd orders, which average to zero, vanish at once.
@@ -93,10 +93,10 @@ def survival_curves() -> Residual:
 
 
 def softmax_rho_std() -> Residual:
-    """The spread of rho under BF16 from first principles: 0.0048."""
+    """Check the std of rho under BF16 from first principles: 0.0048."""
     logits = softmax_logits()
-    predicted = predicted_rho_std(logits, 7)
-    measured = measured_rho_std(logits, rounded_softmax(logits, "bf16"))
+    predicted = predict_rho_std(logits, 7)
+    measured = measure_rho_std(logits, round_softmax(logits, "bf16"))
     return Residual(
         abs(predicted / measured - 1),
         abs(measured - 0.0048) < 1e-4 and abs(predicted / measured - 1) < 0.05,
@@ -105,12 +105,12 @@ def softmax_rho_std() -> Residual:
 
 
 def survival_of_formats() -> Residual:
-    """Mean rho of the rarest bin per format: truncation lowers it under either sorting, nearest does not."""
+    """Check mean rho of the rarest bin per format: truncation lowers it, rounding to nearest does not."""
     train = softmax(softmax_logits())
     rarest = {}
     for fmt in ("bf16", "e4m3fn"):
         for mode in MODES:
-            infer = rounded_softmax(softmax_logits(), fmt, mode, ("logits",))
+            infer = round_softmax(softmax_logits(), fmt, mode, ("logits",))
             curves = [mean_rho_in_bins(train, infer, BINS, by) for by in ("train", "infer")]
             rarest[fmt, mode] = np.array([rho[mass > 1e-3][0] - 1 for rho, mass in curves])
     near, truncated = (np.stack([rarest[fmt, mode] for fmt in ("bf16", "e4m3fn")]) for mode in MODES)
@@ -125,13 +125,13 @@ def survival_of_formats() -> Residual:
 
 
 def rho_std_against_bits() -> Residual:
-    """The spread of rho from mantissa bits alone, to nearest and truncated, four formats."""
+    """Check the std of rho from mantissa bits alone: round to nearest and truncation, four formats."""
     gaps, rows = [], []
     for fmt, bits in (("fp16", 10), ("bf16", 7), ("e4m3fn", 3), ("e5m2", 2)):
         for mode in MODES:
             logits = softmax_logits()
-            measured = measured_rho_std(logits, rounded_softmax(logits, fmt, mode, ("logits",)))
-            gaps.append(abs(predicted_rho_std(logits, bits, mode, ("logits",)) / measured - 1))
+            measured = measure_rho_std(logits, round_softmax(logits, fmt, mode, ("logits",)))
+            gaps.append(abs(predict_rho_std(logits, bits, mode, ("logits",)) / measured - 1))
             rows.append(measured)
     listed = ", ".join(
         f"{bits} bits {near:.2g} / {truncated:.2g}"
@@ -143,14 +143,14 @@ def rho_std_against_bits() -> Residual:
 
 
 def gap_of_sequences(length: int) -> ObjectiveGap:
-    """The gap of an objective whose terms are equal over the tokens of a sequence."""
+    """Return the gap of an objective whose terms are equal over the tokens of a sequence."""
     policies = pair(length, noise_std=0.01)
     values = np.random.default_rng(1).normal(size=len(policies.space.tokens))
     return objective_gap(policies, np.repeat(values[:, None] / length, length, 1))
 
 
 def objective_gap_printed() -> Residual:
-    """The printed form against the exact one, T = 1 and T = 3."""
+    """Compare the printed form with the exact one, T = 1 and T = 3."""
     one, three = gap_of_sequences(1), gap_of_sequences(3)
     residual = float(abs(1 - three.printed / three.exact))
     return Residual(
@@ -162,7 +162,7 @@ def objective_gap_printed() -> Residual:
 
 
 def objective_gap_double_sum() -> Residual:
-    """The double sum over t and s is the exact difference to first order: its error is second order."""
+    """Check that the double sum over t and s is the exact difference up to second order."""
     errors = []
     for noise_std in (0.02, 0.01):
         policies = pair(3, noise_std=noise_std)
@@ -179,7 +179,7 @@ def objective_gap_double_sum() -> Residual:
 
 
 def objective_gap_growth() -> Residual:
-    """The terms that the printed form omits grow: printed is 1/T of the double sum when X_t = A / T."""
+    """Check that the omitted terms grow: the printed form is 1/T of the double sum if X_t = A / T."""
     shares = []
     for length in (1, 2, 4, 6):
         gap = gap_of_sequences(length)
@@ -189,7 +189,7 @@ def objective_gap_growth() -> Residual:
 
 
 def objective_gap_groups() -> Residual:
-    """Group advantages add covariances with the 1/rho of the other samples, to the gradient as well."""
+    """Check that group advantages add covariances with the other samples' 1/rho, also to the gradient."""
     policies = pair(3, noise_std=0.01)
     rewards = random_rewards(policies.space, 0)
     scores = sequence_scores(policies.space, policies.train)
@@ -210,7 +210,7 @@ def objective_gap_groups() -> Residual:
 
 
 def unit_mean_noise() -> Residual:
-    """Unit-mean weight noise: bias zero, variance as derived, over every outcome of the noise."""
+    """Check unit-mean weight noise over every outcome: bias zero, variance as derived."""
     policies = pair(4, noise_std=0.1)
     x = np.random.default_rng(3).normal(size=policies.space.tokens.shape)
     effect = weight_noise(policies, x, std=0.2)
@@ -223,7 +223,7 @@ def unit_mean_noise() -> Residual:
 
 
 def clipping_gap() -> Residual:
-    """J_clip - J is the mean of X (phi - 1); the phi of Eq. 12 is not the phi of the loss."""
+    """Check that J_clip - J is the mean of X (phi - 1); the phi of Eq. 12 is not the phi of the loss."""
     policies = pair(4, noise_std=0.0)
     moved = noisy_pair(policies.space, random_logits(policies.space, 0), 0.3, seed=5)
     ratio = np.exp(moved.logp_infer - moved.logp_train)

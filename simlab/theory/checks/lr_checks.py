@@ -9,7 +9,7 @@ from simlab.models.tabular import enumerate_sequences
 from simlab.theory.bounds import (
     Bound,
     Progress,
-    expected_progress,
+    average_progress,
     gradient_error,
     gradient_error_linear,
     gradient_error_of_proof,
@@ -27,7 +27,7 @@ NOISE_STD = 0.1
 
 @cache
 def worst_case(length: int, memory: int | None) -> tuple[Bound, Bound]:
-    """The error under the rewards that make it largest, against both bounds."""
+    """Compare the error under the rewards that maximize it with both bounds."""
     space = enumerate_sequences(3, length, memory=memory)
     pair = noisy_pair(space, random_logits(space, 0), NOISE_STD)
     rewards = worst_rewards(pair)
@@ -35,7 +35,7 @@ def worst_case(length: int, memory: int | None) -> tuple[Bound, Bound]:
 
 
 def quadratic_bound() -> Residual:
-    """The printed bound, on all horizons and ways of sharing contexts."""
+    """Check the printed bound for all horizons and ways of sharing contexts."""
     bounds = [worst_case(length, memory)[0] for memory in (None, 1, 0) for length in LENGTHS]
     tightness = max(bound.tightness for bound in bounds)
     at_longest = max(worst_case(LENGTHS[-1], memory)[0].tightness for memory in (None, 1, 0))
@@ -46,7 +46,7 @@ def quadratic_bound() -> Residual:
 
 
 def growth() -> Residual:
-    """The exponent of the true error in T: at most one here, the bound says two."""
+    """Check the exponent of the true error in T: at most one here, two in the bound."""
     exponents = {}
     for name, memory in (("prefix", None), ("chain", 1), ("one context", 0)):
         values = [worst_case(length, memory)[0].value for length in LENGTHS[1:]]
@@ -57,7 +57,7 @@ def growth() -> Residual:
 
 
 def linear_bound() -> Residual:
-    """Our linear bound, and how tight it is when all tokens share one context."""
+    """Check our linear bound, and its tightness if all tokens share one context."""
     bounds = {
         memory: [worst_case(length, memory)[1].tightness for length in LENGTHS] for memory in (None, 1, 0)
     }
@@ -71,7 +71,7 @@ def linear_bound() -> Residual:
 
 @cache
 def pairs_against_length() -> dict[str, list[PolicyPair]]:
-    """All pairs of engines that disagree on one policy, cut off at T = 1..6.
+    """Return all pairs of engines that disagree on one policy, truncated to T = 1..6.
 
     Contexts are numbered position by position, so a shorter policy is the first rows of a longer one.
     """
@@ -89,7 +89,7 @@ def pairs_against_length() -> dict[str, list[PolicyPair]]:
 
 
 def engine_gradient_error() -> Residual:
-    """The bound and the exponent for every engine pair, and the bound for the proof's reading of Eq. 3."""
+    """Check bound and exponent for every engine pair, and the bound for the proof's reading of Eq. 3."""
     tightness, exponents, proof = {}, {}, []
     for name, pairs in pairs_against_length().items():
         rewards = [worst_rewards(pair) for pair in pairs]
@@ -111,7 +111,7 @@ def engine_gradient_error() -> Residual:
 
 
 def engine_drift() -> Residual:
-    """Occupancy drift for every engine pair, and its exponent in t."""
+    """Measure the occupancy drift for every engine pair, and its exponent in t."""
     tightness, exponents = {}, []
     for name, pairs in pairs_against_length().items():
         bounds = occupancy_drift(pairs[-1])[1:]
@@ -127,7 +127,7 @@ def engine_drift() -> Residual:
 
 
 def bound_of_proof() -> Residual:
-    """With log pi_infer differentiated, an engine of small drift and rough slopes breaks the bound."""
+    """Check that, with log pi_infer differentiated, small drift with rough slopes violates the bound."""
     space = enumerate_sequences(3, 2)
     logits = random_logits(space, 0)
     size, frequency = 1e-3, 1e4
@@ -145,7 +145,7 @@ def bound_of_proof() -> Residual:
 
 
 def drift_of_states() -> Residual:
-    """Occupancy drift over prefixes, for all times."""
+    """Check the occupancy drift over prefixes, for all times."""
     space = enumerate_sequences(4, 7)
     bounds = occupancy_drift(noisy_pair(space, random_logits(space, 0), NOISE_STD))[1:]
     tightness = [bound.tightness for bound in bounds]
@@ -163,11 +163,11 @@ def steps_of_each_size() -> list[Progress]:
     space = enumerate_sequences(3, 3)
     logits, rewards = random_logits(space, 0), random_rewards(space, 0)
     pair = noisy_pair(space, logits, 0.3)
-    return [expected_progress(pair, logits, rewards, eta) for eta in ETAS]
+    return [average_progress(pair, logits, rewards, eta) for eta in ETAS]
 
 
 def progress() -> Residual:
-    """Expected progress against its bound."""
+    """Compare expected progress with its bound."""
     steps = steps_of_each_size()
     excess, small = max(step.lower_bound - step.change for step in steps), steps[0]
     return Residual(
@@ -179,7 +179,7 @@ def progress() -> Residual:
 
 
 def exponents() -> Residual:
-    """The exponents of eta in true progress, bias and noise, from the two smallest steps: 1, 1 and 2."""
+    """Check the exponents of eta in true progress, bias and noise (two smallest steps): 1, 1 and 2."""
     steps = steps_of_each_size()[:2]
     terms = np.array([(step.true_progress, step.bias_effect, step.noise_penalty) for step in steps])
     slopes = [log_slope(ETAS[:2], term) for term in terms.T]

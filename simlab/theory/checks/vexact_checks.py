@@ -8,7 +8,7 @@ from jaxtyping import Float
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
 from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, qualities, scale_to_std_rho
-from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerated_moments
+from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerate_moments
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative
 from simlab.theory.group_moments import group_gradient_moments
 from simlab.theory.groups import leave_one_out
@@ -32,7 +32,7 @@ NOISE_OF_MASKS = {
 def measure_corrections(
     length: int, rho_std: float, seed: int
 ) -> tuple[PolicyPair, Float[np.ndarray, " S"], dict[str, Quality]]:
-    """Pair, rewards and the quality of each correction, V = 3, at a std of rho of `rho_std`."""
+    """Return pair, rewards and the quality of each correction for V = 3, at std of rho `rho_std`."""
     space = enumerate_sequences(3, length)
     logits, rewards = random_logits(space, seed), random_rewards(space, seed)
     pair = scale_to_std_rho(rho_std, lambda noise_std: noisy_pair(space, logits, noise_std, seed))
@@ -40,18 +40,18 @@ def measure_corrections(
 
 
 def mean_bias(correction: str, length: int, rho_std: float) -> float:
-    """Relative bias averaged over seeds."""
+    """Return the relative bias, averaged over seeds."""
     return float(np.mean([measure_corrections(length, rho_std, seed)[2][correction].bias for seed in SEEDS]))
 
 
 def small_case(name: str) -> PolicyPair:
-    """Seven sequences of one or two tokens, under an engine noise at which counterpart `name` acts."""
+    """Return seven sequences of one or two tokens, at an engine noise at which counterpart `name` acts."""
     space = enumerate_sequences(3, 2, end=0)
     return noisy_pair(space, random_logits(space, 0), NOISE_OF_MASKS.get(name, 1.0))
 
 
 def counterpart_residual(name: str) -> float:
-    """Exact moments against the objective's own coefficients over all 343 groups of three, relative.
+    """Compare exact moments with the objective's coefficients over all 343 groups of three, relative.
 
     Rewards take three values. The larger of the residuals of the mean and of the variance.
     """
@@ -59,12 +59,12 @@ def counterpart_residual(name: str) -> float:
     correction, objective = counterpart(name, pair)
     make = acrl(bins=32) if correction == "ACRL" else (CORRECTIONS | RECENT)[correction]
     mean, variance = group_gradient_moments(pair, make(pair), rewards, leave_one_out, 3)
-    expected, expected_variance = enumerated_moments(pair, objective, rewards, 3)
+    expected, expected_variance = enumerate_moments(pair, objective, rewards, 3)
     return max(relative(mean - expected, expected), abs(variance / expected_variance - 1))
 
 
 def every_correction() -> Residual:
-    """Exact moments of all corrections of simlab at one mismatch, with their reference values."""
+    """Check exact moments of all corrections of simlab at one mismatch with reference values."""
     residual = {name: counterpart_residual(name) for name in COUNTERPARTS}
     approximate = residual.pop("acrl")
     qualities = [measure_corrections(6, 0.1, seed)[2] for seed in SEEDS]
@@ -81,7 +81,7 @@ def every_correction() -> Residual:
 
 
 def effective_objective() -> Residual:
-    """Bias, norm and angle of the uncorrected gradient against noise_std."""
+    """Measure bias, norm and angle of the uncorrected gradient by noise_std."""
     rows = [
         [measure_corrections(4, noise_std, seed)[2]["none"] for seed in SEEDS] for noise_std in NOISE_STDS
     ]
@@ -97,7 +97,7 @@ def effective_objective() -> Residual:
 
 
 def check_unbiased() -> Residual:
-    """Sequence importance weights have no bias; token weights keep most of it, the more so with length."""
+    """Check that sequence weights have no bias; token weights keep most of the bias, more with length."""
     residual = max(
         measure_corrections(6, noise_std, seed)[2]["sequence IS"].bias
         for noise_std in NOISE_STDS
@@ -115,7 +115,7 @@ def check_unbiased() -> Residual:
 
 
 def ranking() -> Residual:
-    """The correction with the least mean squared error, by noise_std and length."""
+    """Find the correction with the least mean squared error, by noise_std and length."""
     best, distances = [], []
     for length in (2, 6):
         for noise_std in NOISE_STDS:
@@ -141,7 +141,7 @@ def ranking() -> Residual:
 
 
 def sample_size() -> Residual:
-    """Expected ESS of sequence weights: enumeration, transfer matrix, and the budget's formula."""
+    """Compare the expected ESS of sequence weights: enumeration, transfer matrix, budget formula."""
     space = enumerate_sequences(3, 8, memory=1)
     pair = scale_to_std_rho(0.1, lambda noise_std: noisy_pair(space, random_logits(space, 0), noise_std))
     exact, chain = effective_fraction(pair), effective_fraction_of_chain(pair, 8)
