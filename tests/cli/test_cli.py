@@ -90,6 +90,14 @@ def test_run_writes_a_result_that_pandas_opens(tmp_path):
         assert len(pd.read_parquet(tmp_path / f"{name}.parquet")) == rows
 
 
+def test_run_takes_several_experiments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, ["run", "formats", "softmax", "--explain"])
+    assert result.exit_code == 0, result.output
+    assert "formats:" in result.output
+    assert "softmax:" in result.output
+
+
 def test_figures_draw_from_a_named_run(tmp_path):
     runner.invoke(app, ["run", "formats", "--smoke", "--out", str(tmp_path / "run")])
     result = runner.invoke(
@@ -160,6 +168,7 @@ def test_figures_accept_the_papers_name(tmp_path):
             r"--out takes one log. Remove the second one",
         ),
         (["diagnose", "a.jsonl", "--rename", "=logp"], r"--rename must be FOUND=COLUMN .*, got =logp"),
+        (["run", "formats", "softmax", "--smoke", "--out", "x"], r"--out needs a single experiment, got fo"),
         (["run", "softmax", "--no-futility"], r"--no-futility needs .* interim analyses, got softmax"),
         (["run", "lr_dynamics", "--smoke", "--resume-from", "/nowhere"], r"folder /nowhere does not exist"),
         (["watch", "/nowhere"], r"folder /nowhere does not exist"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 
 import jax
@@ -17,6 +18,7 @@ from simlab.objectives import resolve
 from simlab.sweeps import code_version
 from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
+from simlab.sweeps.config_reader import FieldError
 from simlab.sweeps.file import read_file
 from simlab.sweeps.plan import expand
 from simlab.sweeps.start import load_initial_params, policy_file
@@ -393,3 +395,8 @@ def test_table_without_a_name_changes_the_default():
     assert run_config(start | {"objective": {"clip_high": 0.3}}) == run_config(start | {"clip_high": 0.3})
     changed = run_config(start | {"engines": {"infer": {"residual": "e5m2"}}})
     assert changed.table["engines"]["name"] == "f32/f32"
+
+
+def test_errors_of_fields_pass_between_processes():
+    error = FieldError("objective.clip_high", "must be at least 0, got -1")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
