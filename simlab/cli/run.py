@@ -71,13 +71,13 @@ def run(
         folders = [_find_folders(each, out, resume_from, smoke) for each in chosen]
     for each in chosen:
         if not smoke and each.minutes > LONG_MINUTES:
-            _confirm_plan(each, _expected(each, smoke), yes)
+            _confirm_plan(each, _name_duration(each, smoke), yes)
     for each, (folder, resumed) in zip(chosen, folders, strict=True):
-        typer.echo(f"{each.name}: {each.question} ({_expected(each, smoke)})", err=True)
+        typer.echo(f"{each.name}: {each.question} ({_name_duration(each, smoke)})", err=True)
         _execute(each, folder, smoke, resumed, stops_for_futility=not no_futility)
 
 
-def _expected(experiment: "Experiment", smoke: bool) -> str:
+def _name_duration(experiment: "Experiment", smoke: bool) -> str:
     return "seconds, or a minute or two" if smoke else f"about {experiment.minutes:g} min on two cores"
 
 
