@@ -31,7 +31,7 @@ from simlab.sweeps.config_reader import (
     read_fields,
 )
 from simlab.sweeps.start import model_of_start, read_start, start_key
-from simlab.sweeps.verl_names import VERL_NAMES
+from simlab.sweeps.verl_names import find_fields
 from simlab.training.recipe import Recipe
 
 OWN_FIELDS: dict[str, Json] = {"steps": 100, "seed": 0, "warm_start": None}
@@ -183,14 +183,20 @@ def _check_known(name: object, value: Json) -> None:
     if name in ALIASES or name.partition(".")[0] in FIELDS:
         return
     name = next((path for path, _ in flatten({name: value})), name)
-    last = name.rpartition(".")[2]
-    paths = [path for path in nested_fields() if path.rpartition(".")[2] == last]
-    paths = [VERL_NAMES[last]] if last in VERL_NAMES else paths
-    if paths:
-        count = len(paths) - 1
-        others = f" ({count} other field{'s have' if count > 1 else ' has'} this name)" if count else ""
-        raise ValueError(f"unknown field of the run {shorten(name)}; did you mean {paths[0]!r}?{others}")
+    if meant := suggest_field(name):
+        raise ValueError(f"unknown field of the run {shorten(name)}; did you mean {meant}")
     lookup(dict.fromkeys((*FIELDS, *ALIASES)), name, "field of the run")
+
+
+def suggest_field(name: str) -> str:
+    """Return the path of a nested field called `name`, as the end of a question; "" if there is none."""
+    last = name.rpartition(".")[2]
+    if fields := find_fields(last):
+        return f"{' and '.join(map(repr, fields))}?"
+    paths = [path for path in nested_fields() if path.rpartition(".")[2] == last]
+    count = len(paths) - 1
+    others = f" ({count} other field{'s have' if count > 1 else ' has'} this name)" if count > 0 else ""
+    return f"{paths[0]!r}?{others}" if paths else ""
 
 
 @cache

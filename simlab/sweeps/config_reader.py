@@ -39,7 +39,7 @@ from simlab.objectives import (
 from simlab.objectives.objective import CHOICES, SWITCHES
 from simlab.sweeps.own_records import describe_own, find_reference, load_own
 from simlab.sweeps.plain_values import CLASSES, name_record, plain, shortest
-from simlab.sweeps.verl_names import VERL_NAMES
+from simlab.sweeps.verl_names import find_fields
 from simlab.training.schedules import Schedule
 
 Table = Mapping[str, Json]
@@ -164,9 +164,9 @@ def _check_field(hints: Mapping[str, object], name: str, fields: Mapping[str, ob
 
 def _check_verl_name(fields: Iterable[str], name: str, kind: str) -> None:
     """Raise `ValueError` for verl's name of one of `fields`."""
-    ours = VERL_NAMES.get(name, "").rpartition(".")[2]
-    if name not in fields and ours in fields:
-        raise ValueError(f"unknown {kind} {name!r}; did you mean {ours!r}?")
+    ours = [field.rpartition(".")[2] for field in find_fields(name)]
+    if name not in fields and ours and set(ours) <= set(fields):
+        raise ValueError(f"unknown {kind} {name!r}; did you mean {' and '.join(map(repr, ours))}?")
 
 
 def read_fields(cls: type[Record], values: Table, present: Record | None = None) -> Read[Record]:
@@ -358,6 +358,10 @@ def _read_named(value: Json, hint: object) -> Read:
     kinds = ALTERNATIVES.get(kind, (kind,))
     if isinstance(value, GIVEN.get(kind, kinds)):
         value = name_record(value)
+    elif kind is EnginePair and isinstance(value, Engine):
+        raise ValueError(
+            "must be an engine pair, got an engine. Use EnginePair(train, infer), or set engines.infer."
+        )
     name, changes = _name_and_changes(value)
     record, own = _look_up_entry(name, changes, resolve)
     if not isinstance(record, kinds):
@@ -430,7 +434,9 @@ def _name_and_changes(value: Json) -> tuple[Json, dict[str, Json]]:
 
 def _table(value: Json) -> Table:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be a name or a table of fields, got {shorten(value)}.")
+        is_record = dataclasses.is_dataclass(value)
+        text = f"a record of type {type(value).__name__}" if is_record else shorten(value)
+        raise ValueError(f"must be a name or a table of fields, got {text}.")
     return value
 
 

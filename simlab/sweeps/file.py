@@ -40,7 +40,7 @@ from simlab.core.paths import find_shipped
 from simlab.core.plugins import add_plugin_folder
 from simlab.sweeps.aliases import ALIASES
 from simlab.sweeps.column_names import flatten
-from simlab.sweeps.config import FIELDS
+from simlab.sweeps.config import FIELDS, suggest_field
 from simlab.sweeps.grids import SCALES, Grid, as_grid, grid, listed, sampled
 
 PARTS = ("name", "runs_per_batch", "base", "arms", "sampled", "over")
@@ -62,9 +62,7 @@ def read_file(path: Path) -> Described:
     path = find_shipped(path)
     parts = load_toml(path)
     for name in parts:
-        if name not in PARTS and name in (*FIELDS, *ALIASES):
-            raise ValueError(f"{path.name}: {name!r} is a field of the run; it belongs under [base]")
-        lookup(dict.fromkeys(PARTS), name, f"part of {path.name}")
+        _check_part(path.name, name)
     for folder in (Path.cwd(), path.parent):
         add_plugin_folder(folder)
     if "base" not in parts:
@@ -77,6 +75,19 @@ def read_file(path: Path) -> Described:
         points = points * _read_sampled(parts["sampled"])
     points = points * grid(_flatten_keys(parts.get("over", {})))
     return Described(parts.get("name", path.stem), parts.get("runs_per_batch"), parts["base"], points)
+
+
+def _check_part(file: str, name: str) -> None:
+    """Raise `ValueError` for an unknown part of a file, a field of the run among them."""
+    if name in PARTS:
+        return
+    if name.partition(".")[0] in (*FIELDS, *ALIASES):
+        raise ValueError(f"{file}: {name!r} is a field of the run. Put it under [base] or [over].")
+    if meant := suggest_field(name):
+        raise ValueError(
+            f"{file}: fields of the run must be under [base] or [over], got {name!r}. Did you mean {meant}"
+        )
+    lookup(dict.fromkeys(PARTS), name, f"part of {file}")
 
 
 def load_toml(path: Path) -> dict[str, Json]:

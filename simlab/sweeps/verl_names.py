@@ -1,4 +1,4 @@
-"""Field names of verl and other trainers, with their names in simlab; errors suggest the simlab field."""
+"""Field names of verl, vLLM and other trainers, with their simlab names; errors suggest the simlab field."""
 
 VERL_NAMES = {
     "lr": "learning_rate",
@@ -21,6 +21,18 @@ VERL_NAMES = {
     "clip_ratio_c": "objective.dual_clip",
     "rollout_is_threshold": "objective.correction_clip",
     "bypass_mode": "old_log_probs",
+    "width": "model.hidden_size",
+    "num_layers": "model.num_hidden_layers",
+    "max_tokens": "response_length",
     "enable_gradient_checkpointing": "gradient_checkpointing",
 }
 """From a name, without the path before it, to the field; `minibatches` counts them and is not their size."""
+SEVERAL: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("clip", "clip_ratio", "cliprange"), ("clip_low", "clip_high")
+)
+"""Names of which each stands for several fields."""
+
+
+def find_fields(name: str) -> tuple[str, ...]:
+    """Return the fields that `name`, without the path before it, stands for; () if there are none."""
+    return (VERL_NAMES[name],) if name in VERL_NAMES else SEVERAL.get(name, ())

@@ -83,7 +83,15 @@ def test_plan_option_computes_nothing(tmp_path):
         (SWEEP.replace('name = "small"', "name = 3"), "name must be a string, got 3"),
         (SWEEP.replace("[over]", "[ovr]"), r"unknown part of sweep.toml 'ovr'; did you mean 'over'\?"),
         (SWEEP.replace("[base]", "[base"), r"sweep.toml: "),
-        ('task = "add"\n' + SWEEP, r"'task' is a field of the run; it belongs under \[base\]"),
+        ('task = "add"\n' + SWEEP, r"'task' is a field of the run. Put it under \[base\] or \[over\]"),
+        (
+            "clip = 1\n" + SWEEP,
+            r"must be under \[base\] or \[over\], got 'clip'. Did you mean 'clip_low' and",
+        ),
+        (
+            "mantissa_bits = 3\n" + SWEEP,
+            r"under \[base\] or \[over\], got 'mantissa_bits'. Did you mean 'engines.infer.*mantissa_bits'",
+        ),
         ("[over]\nseed = [0]", r"the table \[base\] is missing"),
         (SWEEP.replace("runs_per_batch = 2", "sampled = {count = 3}"), r"\[sampled\] needs seed, fields"),
         (

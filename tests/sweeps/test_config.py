@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simlab.core.paths import PACKAGE_ROOT
-from simlab.engines import ENGINE_PAIRS, find_pair
+from simlab.engines import ENGINE_PAIRS, ENGINES, find_pair
 from simlab.formats import FORMATS
 from simlab.models.config import MODELS
 from simlab.models.parameters import init_params
@@ -233,7 +233,20 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ),
         ({"objective": "grpo+tos"}, r"objective: unknown modifier 'tos'; did you mean .* allowed: tis, "),
         ({"objective": "grpo+xyzzy"}, r"unknown modifier 'xyzzy'; allowed: tis, .* simlab list objectives"),
-        ({"objective.clip": 2}, r"unknown field of objective 'clip'; did you mean 'clip_low'\? allowed: "),
+        (
+            {"objective.clip": 2},
+            r"unknown field of objective 'clip'; did you mean 'clip_low' and 'clip_high'",
+        ),
+        ({"clip": 2}, r"unknown field of the run 'clip'; did you mean 'clip_low' and 'clip_high'"),
+        ({"width": 2}, r"unknown field of the run 'width'; did you mean 'model.hidden_size'"),
+        ({"model.width": 2}, r"model: unknown field 'width'; did you mean 'hidden_size'"),
+        ({"num_layers": 2}, r"unknown field of the run 'num_layers'; did you mean 'model.num_hidden_layers'"),
+        ({"max_tokens": 2}, r"unknown field of the run 'max_tokens'; did you mean 'response_length'"),
+        (
+            {"engines": ENGINES["bf16"]},
+            r"^engines must be an engine pair, got an engine\. Use EnginePair\(tra",
+        ),
+        ({"task": ENGINES["bf16"]}, r"^task must be a name .* got a record of type Engine\.$"),
         ({"objective.clip_low": -1}, r"objective.clip_low must be at least 0, got -1.0\.$"),
         ({"objective": 3}, r"objective must be a name or a table of fields, got 3"),
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
