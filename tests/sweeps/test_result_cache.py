@@ -39,11 +39,11 @@ def test_acquire_excludes_other_processes(tmp_path):
         text=True,
     )
     assert other.stdout.readline().split() == KEYS[:3]
-    store = ResultCache(tmp_path)
-    assert store.acquire(KEYS, 4) == KEYS[3:]
+    cache = ResultCache(tmp_path)
+    assert cache.acquire(KEYS, 4) == KEYS[3:]
     other.kill()
     other.wait()
-    assert store.acquire(KEYS[:3], 4) == KEYS[:3]
+    assert cache.acquire(KEYS[:3], 4) == KEYS[:3]
 
 
 def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch):
@@ -62,48 +62,48 @@ def test_folder_that_cannot_be_made_is_an_error_at_the_start(tmp_path):
 
 
 def test_leftovers_of_finished_runs_alone_are_removed(tmp_path):
-    store = ResultCache(tmp_path)
-    store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
+    cache = ResultCache(tmp_path)
+    cache.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
     leftovers = {
         key: [
-            store.unfinished / f"{key}.npz",
-            store.unfinished / f".{key}.npz.a.tmp",
-            store.runs / f".{key}.steps.parquet.b.tmp",
+            cache.unfinished / f"{key}.npz",
+            cache.unfinished / f".{key}.npz.a.tmp",
+            cache.runs / f".{key}.steps.parquet.b.tmp",
         ]
         for key in KEYS[:2]
     }
-    store.unfinished.mkdir()
-    fresh = store.runs / f".{KEYS[0]}.vectors.parquet.c.tmp"
+    cache.unfinished.mkdir()
+    fresh = cache.runs / f".{KEYS[0]}.vectors.parquet.c.tmp"
     for path in (*leftovers[KEYS[0]], *leftovers[KEYS[1]], fresh):
         path.write_bytes(b"")
         if path != fresh:
             os.utime(path, (0, 0))
-    store.remove_stale()
+    cache.remove_stale()
     assert fresh.exists(), "another process may write it"
     assert not any(path.exists() for path in leftovers[KEYS[0]])
     assert all(path.exists() for path in leftovers[KEYS[1]])
-    assert store.has(KEYS[0])
+    assert cache.has(KEYS[0])
 
 
 def test_finished_run_is_not_acquired(tmp_path):
-    store = ResultCache(tmp_path)
-    store.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
-    assert store.missing(KEYS) == KEYS[1:]
-    assert store.acquire(KEYS, 2) == KEYS[1:3]
+    cache = ResultCache(tmp_path)
+    cache.write(KEYS[0], run_tables(KEYS[0], {"seed": 0}, metrics()))
+    assert cache.missing(KEYS) == KEYS[1:]
+    assert cache.acquire(KEYS, 2) == KEYS[1:3]
     # Without its record, which comes last, a run is not there.
     (tmp_path / "store" / f"{KEYS[0]}.json").unlink()
-    assert store.missing(KEYS) == KEYS
+    assert cache.missing(KEYS) == KEYS
 
 
 def test_computing_seconds_count_all_sweeps_and_skip_a_cut_line(tmp_path):
-    store = ResultCache(tmp_path)
-    assert store.computing_seconds(KEYS) == 0.0
-    store.runs.mkdir()
-    store.add_seconds(KEYS[:2], 6.0)
-    store.add_seconds(KEYS[2:], 5.0)
-    with open(store.runs / ".seconds.jsonl", "a") as file:
+    cache = ResultCache(tmp_path)
+    assert cache.computing_seconds(KEYS) == 0.0
+    cache.runs.mkdir()
+    cache.add_seconds(KEYS[:2], 6.0)
+    cache.add_seconds(KEYS[2:], 5.0)
+    with open(cache.runs / ".seconds.jsonl", "a") as file:
         file.write('{"runs": [')
-    assert store.computing_seconds([KEYS[0], *KEYS[2:]]) == 8.0
+    assert cache.computing_seconds([KEYS[0], *KEYS[2:]]) == 8.0
 
 
 def test_tables_of_a_run(tmp_path):
