@@ -116,6 +116,7 @@ def _experiment(question: str, contest: Contest, minutes: float) -> Experiment:
         check_resume=check_arms,
         design=Design(BASE, arms, contest.named(NONE)),
         registered={**register((V6,), contest.experiment), V6.id: hash_rule(contest.rule)},
+        on_one_thread=True,
     )
 
 

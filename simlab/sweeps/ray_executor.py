@@ -15,11 +15,11 @@ from types import ModuleType
 import jax
 import numpy as np
 
+from simlab.core.backend import THREADS, enable_compile_cache
 from simlab.core.json_value import Json
 from simlab.core.own_code import is_installed
 from simlab.core.plugins import import_module
 from simlab.sweeps.code_version import code_digest
-from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
 from simlab.sweeps.execute import (
     Report,
     advance_members,

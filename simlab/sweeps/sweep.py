@@ -11,6 +11,7 @@ from types import UnionType
 import pandas as pd
 from rich.text import Text
 
+from simlab.core.backend import compute_on_one_thread, enable_compile_cache
 from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
@@ -18,7 +19,6 @@ from simlab.core.progress import console, describe_minutes
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
 from simlab.sweeps.column_names import with_aliases
-from simlab.sweeps.compile_cache import compute_on_one_thread, enable_compile_cache
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from simlab.sweeps.compile_cache import enable_compile_cache
+from simlab.core.backend import enable_compile_cache
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import POLL_SECONDS, work
 from simlab.sweeps.forecast import Stopwatch
