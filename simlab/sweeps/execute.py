@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from simlab.core.json_value import Json
+from simlab.core.manifest import processor_family
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import columns
 from simlab.sweeps.memory import return_free_memory
@@ -166,8 +167,13 @@ def save_checkpoints(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], 
         cache.save_checkpoint(run.key, member.progress)
 
 
-def write_members(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache) -> None:
-    """Write the runs of a batch."""
+def write_members(
+    runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache, family: str | None = None
+) -> None:
+    """Write the runs of a batch; `family` of processors computed them, by default that of this process."""
     for run, member in zip(runs, members, strict=True):
         assert member.progress is not None
-        cache.write(run.key, run_tables(run.key, columns(run.config), member.progress.metrics))
+        tables = run_tables(run.key, columns(run.config), member.progress.metrics)
+        # Later sweeps take the run from the cache, whatever processor they are on.
+        tables.record["processor_family"] = family or processor_family()
+        cache.write(run.key, tables)

@@ -17,6 +17,7 @@ import numpy as np
 
 from simlab.core.backend import THREADS, enable_compile_cache
 from simlab.core.json_value import Json
+from simlab.core.manifest import processor_family
 from simlab.core.own_code import is_installed
 from simlab.core.plugins import import_module
 from simlab.sweeps.code_version import code_digest
@@ -121,10 +122,11 @@ def _resource() -> str:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch that is under way."""
+    """A batch that is under way, and the processor families of the nodes that have advanced it."""
 
     runs: list[PlannedRun]
     steps: int
+    families: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> list[str]:
@@ -144,7 +146,7 @@ def _work(
         if is_unfinished(members, part.steps):
             running[submit.remote(code_digest(), members, plan.runs_per_batch, part.steps, every)] = part
         else:
-            write_members(part.runs, members, cache)
+            write_members(part.runs, members, cache, " and ".join(sorted(part.families)))
             cache.release(part.keys)
 
     try:
@@ -157,8 +159,9 @@ def _work(
                 continue
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in done:
-                members, live, seconds = ray.get(reference)
+                members, live, seconds, family = ray.get(reference)
                 part = running.pop(reference)
+                part = replace(part, families=part.families | {family})
                 for chunk in live:
                     report(chunk_event(part.keys, chunk))
                 cache.add_seconds(part.keys, seconds)
@@ -187,8 +190,8 @@ def _plain(member: BatchedRun) -> BatchedRun:
 
 def _compute_batch(
     digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
-) -> tuple[list[BatchedRun], list[dict[str, Json]], float]:
-    """Return the members of a batch as far as they have come, what was live on the way, and its seconds."""
+) -> tuple[list[BatchedRun], list[dict[str, Json]], float, str]:
+    """Return the members of a batch as far as they have come, live metrics, seconds, processor family."""
     enable_compile_cache()
     if digest != code_digest():
         raise RuntimeError(
@@ -197,4 +200,4 @@ def _compute_batch(
     start = time.perf_counter()
     live: list[dict[str, Json]] = []
     members = advance_members(members, runs_per_batch, steps, seconds, live.append)
-    return members, live, time.perf_counter() - start
+    return members, live, time.perf_counter() - start, processor_family()
