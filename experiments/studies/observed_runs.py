@@ -34,11 +34,10 @@ from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import Grid, recipe_of
-from simlab.sweeps.compilation import forget_compiled
+from simlab.sweeps.compilation import forget_above
 from simlab.sweeps.execute import advance_members, build_member, chunk_event, write_members
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.grids import Point
-from simlab.sweeps.memory import resident_bytes, return_free_memory
 from simlab.sweeps.plan import Plan, PlannedRun, expand, make_plan
 from simlab.sweeps.policy_training import (
     expected_training_minutes,
@@ -244,10 +243,7 @@ def _count(_: Chunk | None = None) -> None:
 
 def _observe_here(observation: Observation, batch: Sequence[PlannedRun]) -> None:
     observe_batch(observation, batch, _count)
-    if resident_bytes() > MEMORY_LIMIT:
-        forget_compiled()
-        jax.clear_caches()
-        return_free_memory()
+    forget_above(MEMORY_LIMIT)
 
 
 def _train_here(path: Path, planned: PlannedRun, results: Path) -> None:
