@@ -107,10 +107,12 @@ def _signature(sites: Engine | Linear) -> tuple[Any, Leaves]:
 def _trace(tree: Any, leaves: Leaves, shape: Shape) -> None:
     """Trace product and gradient; an engine of the same structure is traced once."""
 
-    def gradient(sites: Linear, x: Array, w: Array, key: Array) -> tuple[Array, ...]:
+    def gradient(sites: Linear, x: Array, w: Array) -> tuple[Array, ...]:
+        # A key outside the trace would start JAX, with all threads, when arms are only defined.
+        key = jax.random.key(0)
         result, pull = jax.vjp(lambda x, w: linear(x, quantize_weights(w, sites, key), sites), x, w)
         return result, *pull(result)
 
     sites = jax.tree.unflatten(tree, leaves)
     x, w = (jax.ShapeDtypeStruct(each, "float32") for each in ((ROWS, shape[0]), shape))
-    jax.eval_shape(gradient, sites, x, w, jax.random.key(0))
+    jax.eval_shape(gradient, sites, x, w)
