@@ -95,6 +95,7 @@ EXPERIMENT = Experiment(
     decision_rule=RULE,
     run=Screening(chain_arm, "chain", CHAIN_TRAINING).run,
     minutes=20.0,
+    on_one_thread=True,
 )
 MOE_EXPERIMENT = Experiment(
     name="initial_moe_policies",
@@ -102,6 +103,7 @@ MOE_EXPERIMENT = Experiment(
     decision_rule=RULE,
     run=Screening(moe_arm, "chain-moe", MOE_TRAINING).run,
     minutes=70.0,
+    on_one_thread=True,
 )
 NEW_EXPERIMENT = Experiment(
     name="new_policies",
@@ -109,4 +111,5 @@ NEW_EXPERIMENT = Experiment(
     decision_rule=RULE.replace(f"from {FIRST_SEED} on", f"from {FIRST_NEW_SEED} on"),
     run=Screening(chain_arm, "chain", CHAIN_TRAINING, FIRST_NEW_SEED).run,
     minutes=20.0,
+    on_one_thread=True,
 )

@@ -116,6 +116,7 @@ def _experiment(question: str, comparison: RemedyComparison, minutes: float) -> 
         check_resume=check_arms,
         design=Design(BASE, arms, comparison.named(NONE)),
         registered={**register((V6,), comparison.experiment), V6.id: hash_rule(comparison.rule)},
+        on_one_thread=True,
     )
 
 

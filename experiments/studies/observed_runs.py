@@ -26,6 +26,7 @@ from experiments.regimes import BASE
 from experiments.studies import diagnostics as diagnostic_code
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
 from experiments.studies.runs import RunSpec, count_per_batch, list_specs
+from simlab.core.backend import enable_compile_cache, limiting_children
 from simlab.core.experiment import ExperimentContext
 from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
@@ -33,12 +34,10 @@ from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
 from simlab.sweeps import Grid, recipe_of
-from simlab.sweeps.compilation import forget_compiled
-from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
+from simlab.sweeps.compilation import forget_above
 from simlab.sweeps.execute import advance_members, build_member, chunk_event, write_members
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.grids import Point
-from simlab.sweeps.memory import resident_bytes, return_free_memory
 from simlab.sweeps.plan import Plan, PlannedRun, expand, make_plan
 from simlab.sweeps.policy_training import (
     expected_training_minutes,
@@ -191,10 +190,11 @@ def _compute_in_processes(
     """
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q")
-    os.environ[THREADS] = "1"  # of the processes, before they import JAX
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(count, context, _start_process, (counter,)) as pool:
-        left, shown = {pool.submit(function, *item) for item in items}, 0
+        with limiting_children():  # they read the variable when they import JAX
+            left = {pool.submit(function, *item) for item in items}
+        shown = 0
         try:
             while left:
                 done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
@@ -243,10 +243,7 @@ def _count(_: Chunk | None = None) -> None:
 
 def _observe_here(observation: Observation, batch: Sequence[PlannedRun]) -> None:
     observe_batch(observation, batch, _count)
-    if resident_bytes() > MEMORY_LIMIT:
-        forget_compiled()
-        jax.clear_caches()
-        return_free_memory()
+    forget_above(MEMORY_LIMIT)
 
 
 def _train_here(path: Path, planned: PlannedRun, results: Path) -> None:

@@ -164,4 +164,5 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     minutes=27.0,
+    on_one_thread=True,
 )

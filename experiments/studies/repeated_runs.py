@@ -23,6 +23,7 @@ from experiments.studies.runs import (
     with_attributes,
     with_provenance,
 )
+from simlab.core.backend import require_one_thread
 from simlab.core.experiment import ExperimentContext
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
@@ -71,7 +72,11 @@ def run_forks(run: ExperimentContext, names: Sequence[str], block: int | None) -
 
 
 def load_policies(wanted: Sequence[RunSpec], folder: Path) -> tuple[Recipe, list[Params]]:
-    """Return the recipe of the first of `wanted` and the initial parameters of each, cached in `folder`."""
+    """Return the recipe of the first of `wanted` and the initial parameters of each, cached in `folder`.
+
+    Missing policies are trained here, and sweeps share the folder: this process must have one thread.
+    """
+    require_one_thread()
     configs = [run_config(BASE, spec.changes) for spec in wanted]
     recipe = recipe_of(configs[0])
     return recipe, [

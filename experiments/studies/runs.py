@@ -150,7 +150,7 @@ def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_provenance(with_attributes(runs), wanted, policy_folder(run))
+    runs = with_provenance(with_attributes(runs), wanted, policy_folder(run), result.processor_families())
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
 
 
@@ -168,16 +168,19 @@ def policy_folder(run: ExperimentContext) -> Path:
     return run.out.parent / "cache" / "warm_starts"
 
 
-def with_provenance(runs: Frame, wanted: Sequence[RunSpec], folder: Path) -> Frame:
+def with_provenance(
+    runs: Frame, wanted: Sequence[RunSpec], folder: Path, families: Sequence[str] | None = None
+) -> Frame:
     """Return the table `runs` with `processor_family` and `policy_sha256` of each run.
 
     Args:
         runs: one row per run.
         wanted: the same runs, in the same order.
         folder: of the policies that were trained from seeds.
+        families: of the processors that computed the runs; by default that of this process.
     """
     hashes = [hash_policy(spec, folder) for spec in wanted]
-    return runs.assign(processor_family=processor_family(), policy_sha256=hashes)
+    return runs.assign(processor_family=families or processor_family(), policy_sha256=hashes)
 
 
 def hash_policy(spec: RunSpec, folder: Path) -> str:

@@ -20,6 +20,7 @@ from experiments.studies.observed_runs import observe_arms
 from experiments.studies.repeated_runs import run_forks
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
 from experiments.studies.runs import BLOCK, Frames, Tables, build_tables, run_arms
+from simlab.core.backend import require_one_thread
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies.design import Design
@@ -30,7 +31,6 @@ from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of
 from simlab.studies.registration import LOOKS, register
 from simlab.studies.sequential import Looks
 from simlab.studies.verdicts import ALPHA, criterion_verdict, measure, measure_trials
-from simlab.sweeps.compile_cache import compute_on_one_thread
 
 MIN_PREDICTIVE_POWER = 0.1
 """Chance of a verdict at the last analysis below which a trial stops."""
@@ -99,6 +99,7 @@ def run_trials(
     In smoke mode run one block of the arms `smoke`. Runs only what the result that `run` resumes from lacks;
     `diagnosed` arms without diagnostics are run again.
     """
+    require_one_thread()  # before the backend is asked for, which starts it
     arms, stops = smoke if run.smoke else arms_of(trials), run.stops_for_futility
     tables = load_resumed(run, arms, diagnosed)
     unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)
@@ -130,7 +131,7 @@ def run_parts(
         choose: returns the next part from the tables so far and the number of parts before, None at the end.
         make: runs arms from a block.
     """
-    compute_on_one_thread()
+    require_one_thread()
     for number in count():
         if (part := choose(tables, number)) is None:
             break
@@ -251,4 +252,5 @@ def training_experiment(
         design=design,
         registered=register(claims, name),
         is_sequential=True,
+        on_one_thread=True,
     )

@@ -87,4 +87,5 @@ EXPERIMENT = Experiment(
     decision_rule="Measured, not judged: the change of the correlation is claim H8 of `hacking_dynamics`.",
     run=run,
     minutes=8.0,
+    on_one_thread=True,
 )

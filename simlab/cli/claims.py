@@ -193,6 +193,7 @@ def _check(results: Path | None, json: bool) -> None:
 
 def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) -> None:
     """Run the experiment behind `claim`, and print its verdicts before and now."""
+    from simlab.core.backend import compute_on_one_thread
     from simlab.core.experiment import execute
     from simlab.core.paths import default_out
     from simlab.studies.board import (
@@ -210,6 +211,8 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
     typer.echo(f"{claim}: {experiment.name}, about {experiment.minutes:g} min on two cores, into {folder}")
     if experiment.minutes > 5 and not yes:
         typer.confirm("Run it?", abort=True)
+    if experiment.on_one_thread:
+        compute_on_one_thread()  # the board starts JAX
     before = board(results).rows
     others = [each for each in measurements(results)[0] if each.trial.experiment != experiment.name]
     stored = {each.name: result.manifest["config"] for each, result in list_results(results)}

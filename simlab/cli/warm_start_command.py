@@ -40,9 +40,9 @@ def warm_start(
     """Train a model on demonstrations of a task and write its parameters."""
     import jax
 
+    from simlab.core.backend import compute_on_one_thread
     from simlab.core.catalog import lookup
     from simlab.models.config import MODELS
-    from simlab.sweeps.compile_cache import compute_on_one_thread
     from simlab.tasks import TASKS
     from simlab.training.checkpoints import save_tree
     from simlab.training.optimizer import AdamW

@@ -101,6 +101,8 @@ class Experiment:
     `design` is the `simlab.studies.design.Design` of a training experiment. `registered` holds the hashes of
     the criteria of its claims (`simlab.studies.registration`), which the manifest records before the answer.
     `is_sequential`: it has interim analyses, of which the first may stop trials for futility.
+    `on_one_thread`: it computes training runs, whose bits depend on the number of threads, in this process.
+    Such an experiment keeps compiled functions; others may measure what compilation costs.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Experiment:
     design: object | None = None
     registered: Mapping[str, Json] = field(default_factory=dict)
     is_sequential: bool = False
+    on_one_thread: bool = False
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -135,8 +138,14 @@ def execute(
 
     The manifest is removed first and written last: a folder with one holds a finished run. The tables of an
     earlier run of `experiment` in `out`, finished or not, are removed too, unless `resume_from` is that run.
-    All other files stay.
+    All other files stay. Raises `RuntimeError` if the experiment needs one thread and JAX has more.
     """
+    if experiment.on_one_thread:
+        # First of all: whatever starts JAX decides the number of threads.
+        from simlab.core.backend import enable_compile_cache, require_one_thread
+
+        require_one_thread()
+        enable_compile_cache()
     out.mkdir(parents=True, exist_ok=True)
     if resume_from is not None and resume_from.folder.resolve() == out.resolve():
         (out / MANIFEST_NAME).unlink(missing_ok=True)

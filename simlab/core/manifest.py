@@ -18,6 +18,8 @@ from simlab.core.paths import PACKAGE_ROOT
 from simlab.core.version import __version__
 
 MANIFEST_NAME = "manifest.json"
+UNKNOWN_FAMILY = "unknown"
+"""Processor family of a run whose record does not name it: unlike any other, so checks report it."""
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "pyarrow", "ml_dtypes")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from simlab.core.json_value import Json
-from simlab.core.manifest import MANIFEST_NAME, Manifest
+from simlab.core.manifest import MANIFEST_NAME, UNKNOWN_FAMILY, Manifest
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results
 from simlab.studies.design import Design
@@ -61,7 +61,9 @@ def check_result(results: Results, checkout: Path) -> Iterator[str]:
         return
     families = runs.groupby("initial_policy")["processor_family"].unique()
     for policy, names in families.items():
-        if len(names) > 1:
+        if UNKNOWN_FAMILY in names:
+            yield f"does not say on which processor all arms of initial policy {policy!r} ran"
+        elif len(names) > 1:
             yield f"arms of initial policy {policy!r} ran on {', '.join(names)}; one family is allowed"
 
 

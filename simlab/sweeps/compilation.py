@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from simlab.rollout.trajectory import Trajectory
 from simlab.sweeps.compile_cache import compile_cache_folder, compiling_alone
 from simlab.sweeps.export_cache import load_or_export
-from simlab.sweeps.memory import keep_freed_memory, return_free_memory
+from simlab.sweeps.memory import keep_freed_memory, resident_bytes, return_free_memory
 from simlab.training.loop import HostMetrics, alternate, map_updates
 from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
 from simlab.training.step import Metrics, learn, learning_recipe, sample, sampling_recipe, swap_time
@@ -85,6 +85,14 @@ def compile_batch(recipe: Recipe, state: TrainState) -> BatchProgram:
 def forget_compiled() -> None:
     """Drop the compiled functions of this process; they stay in the cache folder."""
     _COMPILED.clear()
+
+
+def forget_above(limit: float) -> None:
+    """Forget compiled functions, and free their memory, if this process has more than `limit` bytes."""
+    if resident_bytes() > limit:
+        forget_compiled()
+        jax.clear_caches()
+        return_free_memory()
 
 
 def _compile(

@@ -30,6 +30,7 @@ from simlab.sweeps.config_reader import (
     read,
     read_fields,
 )
+from simlab.sweeps.product_check import check_products
 from simlab.sweeps.start import model_of_start, read_start, start_key
 from simlab.sweeps.verl_names import find_fields
 from simlab.training.recipe import Recipe
@@ -166,6 +167,7 @@ def _check_table(table: Mapping[str, Json]) -> RunConfig:
     recipe = fields.record
     _check_objective(recipe)
     _check_rounding(recipe)
+    check_products(recipe)
     numbers = {}
     for name, allowed in (("steps", STEPS), ("seed", SEED)):
         with locate_errors(name):

@@ -1,12 +1,14 @@
 """The work loop: acquire runs, compute a batch, write them; the same in this process and in a worker."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from simlab.core.json_value import Json
-from simlab.sweeps.compilation import compile_batch
+from simlab.core.manifest import processor_family
+from simlab.sweeps.compilation import compile_batch, forget_above
 from simlab.sweeps.config import columns
 from simlab.sweeps.memory import return_free_memory
 from simlab.sweeps.plan import Plan, PlannedRun
@@ -30,13 +32,21 @@ POLICIES = "warm_starts"
 
 
 def work(
-    plan: Plan, cache: ResultCache, report: Report, first: int = 0, every: float = CHECKPOINT_SECONDS
+    plan: Plan,
+    cache: ResultCache,
+    report: Report,
+    first: int = 0,
+    every: float = CHECKPOINT_SECONDS,
+    memory_limit: float = math.inf,
 ) -> None:
     """Compute the missing runs of `plan` that nobody else computes, until none is missing.
 
     `report` gets an event after every chunk. At the end of a chunk, unfinished runs write their checkpoints
     if so many seconds have passed. Processes that begin with different groups (`first`) compile different
     programs at the same time.
+
+    A group is rarely worked on twice. After each one, a process with more than `memory_limit` bytes of memory
+    forgets what it has compiled.
     """
     start = first % max(1, len(plan.groups))
     order = plan.groups[start:] + plan.groups[:start]
@@ -48,6 +58,7 @@ def work(
                 runs = [by_key[key] for key in keys]
                 _compute(runs, group.steps, plan.runs_per_batch, cache, report, every)
                 worked = True
+            forget_above(memory_limit)
         if not worked:
             # Others have acquired what is left; they may yet leave it.
             time.sleep(POLL_SECONDS)
@@ -166,8 +177,13 @@ def save_checkpoints(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], 
         cache.save_checkpoint(run.key, member.progress)
 
 
-def write_members(runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache) -> None:
-    """Write the runs of a batch."""
+def write_members(
+    runs: Sequence[PlannedRun], members: Sequence[BatchedRun], cache: ResultCache, family: str | None = None
+) -> None:
+    """Write the runs of a batch; `family` of processors computed them, by default that of this process."""
     for run, member in zip(runs, members, strict=True):
         assert member.progress is not None
-        cache.write(run.key, run_tables(run.key, columns(run.config), member.progress.metrics))
+        tables = run_tables(run.key, columns(run.config), member.progress.metrics)
+        # Later sweeps take the run from the cache, whatever processor they are on.
+        tables.record["processor_family"] = family or processor_family()
+        cache.write(run.key, tables)

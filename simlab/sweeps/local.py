@@ -19,9 +19,9 @@ from pathlib import Path
 import jax
 
 from simlab.core.atomic import write_atomically
+from simlab.core.backend import THREADS, compute_on_one_thread
 from simlab.core.json_value import Json
 from simlab.core.progress import console
-from simlab.sweeps.compile_cache import THREADS, compute_on_one_thread
 from simlab.sweeps.execute import Report, work
 from simlab.sweeps.forecast import Stopwatch, expected_minutes
 from simlab.sweeps.monitor import LIVE_FOLDER, Monitor, remove_job, show_progress

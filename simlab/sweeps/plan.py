@@ -1,6 +1,6 @@
 """Plan a sweep: the missing runs, grouped by compiled function."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -128,13 +128,18 @@ def _describe_error(base: RunConfig | Mapping[str, Json]) -> str:
     return ""
 
 
-def expand(base: RunConfig | Mapping[str, Json], grid: Grid, runs_per_batch: int) -> tuple[PlannedRun, ...]:
-    """Return the runs of a grid, checked, each key once.
+def expand(
+    base: RunConfig | Mapping[str, Json],
+    grid: Grid,
+    runs_per_batch: int,
+    configs: Sequence[RunConfig] | None = None,
+) -> tuple[PlannedRun, ...]:
+    """Return the runs of a grid, checked, each key once; `configs` are those of its points if already read.
 
     Raises `ValueError` for an invalid point of the grid, naming it, and for two named arms that are the same
     run.
     """
-    configs = list(read_configs(base, grid))
+    configs = list(read_configs(base, grid)) if configs is None else configs
     arms = _arms(grid, configs)
     runs: dict[str, PlannedRun] = {}
     for config, arm, point in zip(configs, arms, grid.points, strict=True):
@@ -158,8 +163,13 @@ def read_configs(base: RunConfig | Mapping[str, Json], grid: Grid) -> Iterator[R
 
 
 def find_runs_per_batch(base: RunConfig | Mapping[str, Json], grid: Grid) -> int:
-    """Return the default number of runs per batch for the runs of a grid."""
-    return default_runs_per_batch(recipe_of(config) for config in read_configs(base, grid))
+    """Return the default number of runs per batch for the runs of a grid, which are read only on a GPU."""
+    return count_per_batch(read_configs(base, grid))
+
+
+def count_per_batch(configs: Iterable[RunConfig]) -> int:
+    """Return the default number of runs per batch for these runs."""
+    return default_runs_per_batch(map(recipe_of, configs))
 
 
 def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch: int) -> Plan:

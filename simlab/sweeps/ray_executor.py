@@ -15,11 +15,12 @@ from types import ModuleType
 import jax
 import numpy as np
 
+from simlab.core.backend import THREADS, enable_compile_cache
 from simlab.core.json_value import Json
+from simlab.core.manifest import processor_family
 from simlab.core.own_code import is_installed
 from simlab.core.plugins import import_module
 from simlab.sweeps.code_version import code_digest
-from simlab.sweeps.compile_cache import THREADS, enable_compile_cache
 from simlab.sweeps.execute import (
     Report,
     advance_members,
@@ -132,10 +133,11 @@ def _resource() -> str:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch in progress."""
+    """A batch in progress, and the processor families of the nodes that have advanced it."""
 
     runs: list[PlannedRun]
     steps: int
+    families: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> list[str]:
@@ -155,7 +157,7 @@ def _work(
         if is_unfinished(members, part.steps):
             running[submit.remote(code_digest(), members, plan.runs_per_batch, part.steps, every)] = part
         else:
-            write_members(part.runs, members, cache)
+            write_members(part.runs, members, cache, " and ".join(sorted(part.families)))
             cache.release(part.keys)
 
     try:
@@ -168,8 +170,9 @@ def _work(
                 continue
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in done:
-                members, live, seconds = ray.get(reference)
+                members, live, seconds, family = ray.get(reference)
                 part = running.pop(reference)
+                part = replace(part, families=part.families | {family})
                 for chunk in live:
                     report(chunk_event(part.keys, chunk))
                 cache.add_seconds(part.keys, seconds)
@@ -198,8 +201,8 @@ def _plain(member: BatchedRun) -> BatchedRun:
 
 def _compute_batch(
     digest: str, members: Sequence[BatchedRun], runs_per_batch: int, steps: int, seconds: float
-) -> tuple[list[BatchedRun], list[dict[str, Json]], float]:
-    """Return the advanced members of a batch, their live metrics, and the seconds used."""
+) -> tuple[list[BatchedRun], list[dict[str, Json]], float, str]:
+    """Return the advanced members of a batch, their live metrics, the seconds used, the processor family."""
     enable_compile_cache()
     if digest != code_digest():
         raise RuntimeError(
@@ -208,4 +211,4 @@ def _compute_batch(
     start = time.perf_counter()
     live: list[dict[str, Json]] = []
     members = advance_members(members, runs_per_batch, steps, seconds, live.append)
-    return members, live, time.perf_counter() - start
+    return members, live, time.perf_counter() - start, processor_family()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from simlab.core.json_value import Json
-from simlab.core.manifest import Manifest
+from simlab.core.manifest import UNKNOWN_FAMILY, Manifest
 from simlab.core.results import Results
 from simlab.sweeps.column_names import PATHS, with_short_names
 from simlab.sweeps.own_records import SOURCE
@@ -72,6 +72,11 @@ class SweepResult:
         The table `runs` has lists as text, and so have columns that mix numbers with names.
         """
         return dict(ResultCache(self.folder).record(run)["columns"])
+
+    def processor_families(self) -> list[str]:
+        """Return on what each run was computed, in the order of `runs` (`UNKNOWN_FAMILY` if not recorded)."""
+        records = map(ResultCache(self.folder).record, self._runs["run"])
+        return [str(record.get("processor_family", UNKNOWN_FAMILY)) for record in records]
 
     def steps(self) -> pd.DataFrame:
         """Return one row per run and step: the scalar metrics."""

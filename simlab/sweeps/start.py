@@ -129,7 +129,9 @@ def policy_file(start: Mapping[str, Json], task: Task, model: TransformerConfig,
     return folder / f"{name}.npz"
 
 
+@lru_cache(maxsize=64)
 def _like(model: TransformerConfig) -> Params:
+    """Return the shapes of the parameters, traced once for all runs of a model."""
     return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
 
 

@@ -11,6 +11,7 @@ from types import UnionType
 import pandas as pd
 from rich.text import Text
 
+from simlab.core.backend import compute_on_one_thread, enable_compile_cache
 from simlab.core.catalog import lookup, shorten
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
@@ -18,11 +19,10 @@ from simlab.core.progress import console, describe_minutes
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
 from simlab.sweeps.column_names import with_aliases
-from simlab.sweeps.compile_cache import compute_on_one_thread, enable_compile_cache
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs
-from simlab.sweeps.plan import Plan, PlannedRun, expand, find_runs_per_batch, make_plan
+from simlab.sweeps.plan import Plan, PlannedRun, count_per_batch, expand, make_plan, read_configs
 from simlab.sweeps.result import SweepResult
 from simlab.sweeps.result_cache import VIEW, ResultCache
 from simlab.sweeps.tables import runs_table
@@ -125,8 +125,9 @@ def prepare(
     """Check every run of the grid and plan the runs missing from `folder`. None: default of the device."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}.")
-    count = find_runs_per_batch(base, points) if runs_per_batch is None else runs_per_batch
-    runs, cache = expand(base, points, count), ResultCache(folder)
+    configs = list(read_configs(base, points))
+    count = count_per_batch(configs) if runs_per_batch is None else runs_per_batch
+    runs, cache = expand(base, points, count, configs), ResultCache(folder)
     return make_plan(runs, cache.missing(run.key for run in runs), count), cache
 
 

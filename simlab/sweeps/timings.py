@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simlab.core.atomic import write_atomically
-from simlab.sweeps.compile_cache import compile_cache_folder
+from simlab.core.backend import compile_cache_folder
 
 Timing = dict[str, float]
 

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from simlab.sweeps.compile_cache import enable_compile_cache
+from simlab.core.backend import enable_compile_cache
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import POLL_SECONDS, work
 from simlab.sweeps.forecast import Stopwatch
@@ -20,6 +20,12 @@ from simlab.sweeps.own_records import receive
 from simlab.sweeps.plan import PlannedRun, make_plan
 from simlab.sweeps.policy_training import train_policies
 from simlab.sweeps.result_cache import ResultCache
+
+MEMORY_LIMIT = 1.2e9
+"""Bytes of memory above which a worker forgets its compiled functions after a compile group.
+
+Well below 2 GB, because the functions of the next group are loaded before the next check.
+"""
 
 
 def main(folder: str, job: str, index: str) -> None:
@@ -39,7 +45,7 @@ def main(folder: str, job: str, index: str) -> None:
     while number >= len(plan.groups) and not (first.is_file() and first.stat().st_size):
         time.sleep(POLL_SECONDS)
     with record_progress(path, number, Stopwatch(plan)) as report:
-        work(plan, cache, report, number, described["checkpoint_seconds"])
+        work(plan, cache, report, number, described["checkpoint_seconds"], MEMORY_LIMIT)
 
 
 def _end_with_parent() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.core.atomic import write_atomically
+from simlab.core.manifest import processor_family
 
 UNREADABLE = (ValueError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """The errors of NumPy for a file that is no `.npz` or is damaged."""
@@ -58,20 +59,20 @@ def save_progress(path: Path, progress: UnfinishedRun) -> Path:
     arrays = {f"state {name}": np.asarray(array) for name, array in progress.state.items()}
     arrays |= {f"{METRICS}{name}": np.asarray(array) for name, array in progress.metrics.items()}
     # Uncompressed: compression would save 7 percent and take forty times as long.
-    return _write(path, {"device": np.array(_device()), **arrays}, np.savez)
+    return _write(path, {"device": np.array(processor_family()), **arrays}, np.savez)
 
 
 def load_progress(path: Path) -> UnfinishedRun:
     """Return the unfinished run in `path`.
 
     Raises:
-        ValueError: If another kind of device wrote it, on which the run has other bits.
+        ValueError: If another processor family wrote it, on which the run has other bits.
         DamagedCheckpointError: If the file is not what was written.
     """
     arrays = _read(path)
     device = str(arrays.pop("device", "an unknown device"))
-    if device != _device():
-        raise ValueError(f"{path} was written on {device}; this is {_device()}")
+    if device != (here := processor_family()):
+        raise ValueError(f"{path} was written on {device}; this is {here}")
     parts: dict[str, dict[str, np.ndarray]] = {"state": {}, "metrics": {}}
     for name, array in arrays.items():
         part, _, tree_path = name.partition(" ")
@@ -132,10 +133,6 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise DamagedCheckpointError(
             f"{path} cannot be read: it is damaged, or not a checkpoint (.npz) of simlab"
         ) from error
-
-
-def _device() -> str:
-    return jax.devices()[0].device_kind
 
 
 def _is_key(leaf) -> bool:

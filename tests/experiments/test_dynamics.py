@@ -353,3 +353,5 @@ def test_runs_record_processor_family_and_policy(tmp_path):
     hashes = ["", *(hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, written))]
     assert described["policy_sha256"].tolist() == hashes
     assert set(described["processor_family"]) == {processor_family()}
+    described = with_provenance(pd.DataFrame({"run": ["a", "b", "c"]}), wanted, tmp_path, ["A", "B", "A"])
+    assert described["processor_family"].tolist() == ["A", "B", "A"]

@@ -52,6 +52,13 @@ def test_check_rejects_arms_of_a_policy_on_two_processors(tmp_path):
 
 
 @pytest.mark.skipif(not HEAD, reason="no git history")
+@pytest.mark.parametrize("other", ["A", "unknown"])
+def test_check_rejects_runs_of_an_unknown_processor(tmp_path, other):
+    (line,) = problems(tmp_path, families=("unknown", other))
+    assert line == "does not say on which processor all arms of initial policy 'p' ran"
+
+
+@pytest.mark.skipif(not HEAD, reason="no git history")
 def test_check_wants_the_processor_of_every_policy(tmp_path):
     missing = ["does not say on which processor each initial policy ran"]
     earlier = {"name": "old", "commit": HEAD, "dirty": False, "config": {}}

@@ -7,6 +7,7 @@ from simlab.sweeps import execute, sweep
 from simlab.sweeps.compile_cache import THREADS
 from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
 from simlab.sweeps.result_cache import ResultCache
+from simlab.training import checkpoints
 from simlab.training.checkpoints import (
     DamagedCheckpointError,
     UnfinishedRun,
@@ -82,6 +83,14 @@ def test_damaged_checkpoint_restarts_its_run_only(whole, tmp_path, monkeypatch, 
     chunks_of(tmp_path, monkeypatch)
     assert f"{path.name} cannot be read" in capsys.readouterr().err.replace("\n", "")
     assert tables(tmp_path) == tables(whole.folder)
+
+
+def test_checkpoint_of_another_processor_family_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "processor_family", lambda: "Other, cpu family 1, model 2")
+    path = save_progress(tmp_path / "run.npz", UnfinishedRun({}, {}))
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="was written on Other, cpu family 1, model 2; this is"):
+        load_progress(path)
 
 
 def test_a_checkpoint_of_something_else_is_damaged(tmp_path):

@@ -1,13 +1,16 @@
+from pathlib import Path
+
 import jax
 import pytest
 
-from simlab.sweeps import compile_cache, forecast, timings
-from simlab.sweeps.config import recipe_of
+from simlab.sweeps import compile_cache, forecast, plan, start, timings
+from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.forecast import expected_minutes
 from simlab.sweeps.grids import as_grid, grid, listed
 from simlab.sweeps.machine_speed import Calibration
 from simlab.sweeps.plan import expand, make_plan
 from simlab.sweeps.program import chunk_length
+from simlab.sweeps.sweep import prepare
 from tests.sweeps.small import BASE
 
 
@@ -227,3 +230,23 @@ def test_errors_name_the_point():
         plan_of({"prompts_per_step": [2, 0]})
     with pytest.raises(ValueError, match=r"steps must be at least 1 .*, got 0\.$"):
         expand({**BASE, "steps": 0}, grid({"seed": [0]}), 4)
+
+
+def test_sweep_reads_each_config_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # where the default depends on the runs
+    calls, read = [], plan.run_config
+    monkeypatch.setattr(plan, "run_config", lambda *given: calls.append(given) or read(*given))
+    planned, _ = prepare(BASE, as_grid({"seed": [0, 1, 2]}), tmp_path, None)
+    assert (len(planned.runs), len(calls)) == (3, 3)
+
+
+def test_members_of_a_policy_share_the_traced_shapes(monkeypatch):
+    calls, init = [], start.init_params
+    monkeypatch.setattr(start, "init_params", lambda *given: calls.append(given) or init(*given))
+    start._like.cache_clear()
+    config = run_config({"task": "add", "warm_start": "add-tiny-llama-0"})
+    recipe = recipe_of(config)
+    calls.clear()
+    for seed in range(3):
+        start.load_initial_params(config.warm_start, recipe.task, recipe.model, seed, Path("unused"))
+    assert len(calls) <= 1

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simlab.core.manifest import processor_family
 from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES
 from simlab.sweeps import load, recipe_of, run_config, sweep
 from simlab.sweeps.grids import grid, listed
@@ -36,6 +37,7 @@ def test_tables_are_tidy(reference):
     assert "learning_rate" in reference.frame(["learning_rate"])
     # Runs of different seeds are different runs, and the policy moves.
     assert frame["entropy"].nunique() == 6
+    assert reference.processor_families() == [processor_family()] * 6
     on_disk = load(reference.folder)
     pd.testing.assert_frame_equal(on_disk.runs(), runs)
     for name, count in reference.manifest["tables"].items():

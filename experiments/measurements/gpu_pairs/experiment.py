@@ -119,5 +119,6 @@ EXPERIMENT = Experiment(
     minutes=6.0,
     claims=tuple(verdicts.RULES),
     kind="measurement",
+    on_one_thread=True,
     collect_evidence=collect_evidence,
 )

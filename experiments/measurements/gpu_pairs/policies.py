@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from experiments.measurements.softmax import real
+from simlab.core.backend import require_one_thread
 from simlab.core.paths import checkout_root
 from simlab.core.streams import stream
 from simlab.engines import ENGINES, Engine
@@ -77,6 +78,8 @@ def _parameters(model: str, seed: int, steps: int) -> tuple[Params, str]:
     name, config = f"add-{model}-{seed}.npz", MODELS[model]
     is_stored = (checkout_root() / "experiments" / "warm_starts" / name).is_file()
     start = read_start(name, config) if is_stored else {"seed": seed, "steps": steps}
+    if not is_stored:
+        require_one_thread()
     with tempfile.TemporaryDirectory() as folder:
         params = load_initial_params(start, TASK, config, seed, Path(folder))
     return params, name if is_stored else f"{steps} steps, not kept"
