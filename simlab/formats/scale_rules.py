@@ -5,6 +5,7 @@ not: compilers turn it into `x * (1 / s)` when s is broadcast or constant, and `
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,27 @@ def largest_magnitude(x: Float[AnyArray, "*S"], axes: tuple[int, ...]) -> Float[
     float32 array loses NaN on CPU (jaxlib 0.10.2), and an own reduction cannot be divided over devices.
     """
     bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
-    return lax.bitcast_convert_type(jnp.max(bits, axis=axes, initial=0), jnp.float32)
+    reduce, by_halves = (partial(function, axes=axes) for function in (_largest, _largest_by_halves))
+    largest = lax.platform_dependent(bits, cpu=by_halves, default=reduce) if bits.size else reduce(bits)
+    return lax.bitcast_convert_type(largest, jnp.float32)
+
+
+def _largest(bits: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.max(bits, axis=axes, initial=0)
+
+
+def _largest_by_halves(bits: Array, axes: tuple[int, ...]) -> Array:
+    """Return the maximum over axes that have an element: that of both halves, until one number is left.
+
+    The halves of an odd size overlap. XLA's CPU compiler makes vector instructions of this, but a scalar
+    loop of a reduction.
+    """
+    for axis in axes:
+        while (size := bits.shape[axis]) > 1:
+            half = -(-size // 2)
+            lower, upper = (lax.slice_in_dim(bits, at, at + half, axis=axis) for at in (0, size - half))
+            bits = jnp.maximum(lower, upper)
+    return lax.squeeze(bits, axes)
 
 
 def float32_scale(amax: Float[AnyArray, "*C"], fmt: Format, min_scale: float) -> Float[Array, "*C"]:
