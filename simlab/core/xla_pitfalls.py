@@ -71,6 +71,18 @@ def division_by_scalar_becomes_product() -> Pitfall:
     )
 
 
+def two_divisions_become_one() -> Pitfall:
+    """`a / b / c` may become `a / (b * c)`, which is rounded otherwise."""
+    a, b, c = np.abs(_random(3, 4096)) + np.float32(0.1)
+    wrong = int((np.asarray(jax.jit(lambda a, b, c: a / b / c)(a, b, c)) != a / b / c).sum())
+    return Pitfall(
+        "a quotient of a quotient becomes one division by a product",
+        wrong > 0,
+        f"{wrong} of {a.size} quotients differ from two divisions",
+        "integer operations on the dividend hide it",
+    )
+
+
 def exp2_inexact() -> Pitfall:
     """Test whether `exp2(n)` for an integer n is inexact; it should be a power of two."""
     n = np.arange(-126, 128, dtype=np.float32)
@@ -225,6 +237,7 @@ CHECKS: tuple[Callable[[], Pitfall], ...] = (
     constant_magic_disappears,
     product_and_sum_fuse,
     division_by_scalar_becomes_product,
+    two_divisions_become_one,
     exp2_inexact,
     subnormals_flushed,
     cast_rounds_cotangent,

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Attention, Engine
+from simlab.engines.materialize_once import materialize_on_cpu
 from simlab.engines.matmul import product
 from simlab.engines.site import Site, site_key, store
 from simlab.engines.softmax import exponentials_at, softmax, total_at
@@ -36,10 +37,16 @@ def store_cache(
         Float32 [..., D].
     """
     sites = find_engine(engine).attention
-    stored = store(x, sites.cache, key)
+    stored = _store_scaled(x, sites.cache, key)
     if not sites.cache_from or positions is None:
         return stored
-    return jnp.where((positions < sites.cache_from)[..., None], store(x, sites.early_cache, key), stored)
+    early = _store_scaled(x, sites.early_cache, key)
+    return jnp.where((positions < sites.cache_from)[..., None], early, stored)
+
+
+def _store_scaled(x: AnyArray, site: Site, key: Array | None) -> AnyArray:
+    """Store x at a site that may have a scaling, which reads x twice: for amax and to round it."""
+    return store(x if site.scaling is None else materialize_on_cpu(x, site), site, key)
 
 
 def attend(
@@ -70,7 +77,7 @@ def attend(
     Reference: scaled dot-product attention arXiv 1706.03762 Eq. 1.
     """
     sites = find_engine(engine).attention
-    queries = store(queries, sites.queries, site_key(key, "queries"))
+    queries = _store_scaled(queries, sites.queries, site_key(key, "queries"))
     if sites.fused is None:
         result = _attend_in_steps(queries, keys, values, mask, sites, key)
     else:

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
@@ -18,6 +18,16 @@ def materialize_once(x: Float[AnyArray, "*S"], site: Site) -> Float[AnyArray, "*
     chain and x stays as it is. Float32 subnormals become zeros, as everywhere in scaled arithmetic.
     """
     return x if site.format is None else _quotient_by_one(x)
+
+
+def materialize_on_cpu(x: Float[AnyArray, "*S"], site: Site) -> Float[AnyArray, "*S"]:
+    """Return x as `materialize_once` does on a CPU, and x itself elsewhere.
+
+    On a GPU the steps that are computed again cost less than the kernel that would store their result.
+    """
+    if site.format is None:
+        return x
+    return lax.platform_dependent(x, cpu=_quotient_by_one, default=lambda x: x)
 
 
 @jax.custom_jvp

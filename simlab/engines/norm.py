@@ -7,6 +7,7 @@ from jaxtyping import Float
 from simlab.core.arrays import AnyArray
 from simlab.engines.catalog import find_engine
 from simlab.engines.engine import Engine
+from simlab.engines.materialize_once import materialize_on_cpu
 from simlab.engines.ordered_sums import is_order_free, tree_sum
 from simlab.engines.site import site_key, store
 from simlab.formats.scale_rules import multiply
@@ -67,5 +68,7 @@ def add_residual(
         The stored stream, and what the next norm reads: the sum itself, not rounded. Fused kernels normalize
         that; the `input` site of the norm rounds it for an engine whose kernels read the stored stream.
     """
-    total = residual + update
-    return store(total, find_engine(engine).residual, site_key(key, "residual")), total
+    site = find_engine(engine).residual
+    # Otherwise a CPU rounds all earlier sums again for each later norm.
+    total = materialize_on_cpu(residual + update, site)
+    return materialize_on_cpu(store(total, site, site_key(key, "residual")), site), total

@@ -130,6 +130,8 @@ def _round_by_carry(magnitude: Array, is_negative: Array, constants: BitConstant
         # `& 31` spares the compiler's guard against shifts by 32 and more.
         dropped = jnp.maximum(constants.dropped - exponent, constants.least_dropped) & 31
     kept_bits = jnp.int32(-1) << dropped
+    if _is_known_truncation(constants):
+        return magnitude & kept_bits
     shift = _by_sign(is_negative, jax.tree.map(lambda bits: bits & 31, constants.shift))
     tie = (magnitude | constants.tie_bits) >> dropped & constants.nearest
     return magnitude + (~kept_bits >> shift) + tie & kept_bits
@@ -178,6 +180,12 @@ def _is_known_nearest_even(constants: BitConstants) -> bool:
     if not isinstance(constants.lowest, int) or _is_shared(constants):
         return False
     return (constants.nearest, constants.tie_bits) == (1, SMALLEST_NORMAL)
+
+
+def _is_known_truncation(constants: BitConstants) -> bool:
+    """Return whether it is known that nothing is ever added to the bits."""
+    words = constants.shift, constants.nearest
+    return is_on_host(words) and words == ((31, 31), 0)
 
 
 def _float(bits: Word) -> Array:

@@ -1,17 +1,20 @@
 """The arithmetic of scales: exact division, powers of two from exponent bits, one rule per scale format.
 
 All of it equals the same formula in IEEE float32 arithmetic bit for bit, compiled or not. Plain `x / s` does
-not: compilers turn it into `x * (1 / s)` when s is broadcast or constant.
+not: compilers turn it into `x * (1 / s)` when s is broadcast or constant, and `x / s / t` into `x / (s * t)`.
 """
 
 from collections.abc import Callable
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
+from simlab.formats.bit_constants import SIGN
 from simlab.formats.catalog import FORMATS
 from simlab.formats.format import Format
 from simlab.formats.rounding import round_to_format
@@ -30,7 +33,24 @@ def divide(x: Float[AnyArray, "*#S"], s: Float[AnyArray, "*#S"]) -> Float[Array,
     where x is a constant of the program, the quotient becomes a product with the reciprocal. What a quotient
     below 2^-126 becomes is left to the device: that takes a block whose numbers are 2^126 apart.
     """
-    return x / jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(jnp.inf), s)
+    return _hide_from_simplifier(x) / jnp.where(jnp.abs(x) < SMALLEST_NORMAL, jnp.float32(jnp.inf), s)
+
+
+@jax.custom_jvp
+def _hide_from_simplifier(x: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
+    """Return x after two changes of its sign, so that XLA does not see a quotient in it.
+
+    XLA would divide a quotient `x / s` by t as `x / (s * t)`, which is rounded otherwise. LLVM, which has no
+    such rule, removes both changes. They are of integers, hence a gradient of its own.
+    """
+    sign = jnp.int32(SIGN - (1 << 32))
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    return lax.bitcast_convert_type(bits ^ sign ^ sign, jnp.float32)
+
+
+@_hide_from_simplifier.defjvp
+def _hide_from_simplifier_jvp(primals, tangents):
+    return _hide_from_simplifier(*primals), tangents[0]
 
 
 def multiply(x: Float[AnyArray, "*#S"], s: Float[AnyArray, "*#S"] | float) -> Float[Array, "*S"]:
@@ -53,7 +73,27 @@ def largest_magnitude(x: Float[AnyArray, "*S"], axes: tuple[int, ...]) -> Float[
     float32 array loses NaN on CPU (jaxlib 0.10.2), and an own reduction cannot be divided over devices.
     """
     bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
-    return lax.bitcast_convert_type(jnp.max(bits, axis=axes, initial=0), jnp.float32)
+    reduce, by_halves = (partial(function, axes=axes) for function in (_largest, _largest_by_halves))
+    largest = lax.platform_dependent(bits, cpu=by_halves, default=reduce) if bits.size else reduce(bits)
+    return lax.bitcast_convert_type(largest, jnp.float32)
+
+
+def _largest(bits: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.max(bits, axis=axes, initial=0)
+
+
+def _largest_by_halves(bits: Array, axes: tuple[int, ...]) -> Array:
+    """Return the maximum over axes that have an element: that of both halves, until one number is left.
+
+    The halves of an odd size overlap. XLA's CPU compiler makes vector instructions of this, but a scalar
+    loop of a reduction.
+    """
+    for axis in axes:
+        while (size := bits.shape[axis]) > 1:
+            half = -(-size // 2)
+            lower, upper = (lax.slice_in_dim(bits, at, at + half, axis=axis) for at in (0, size - half))
+            bits = jnp.maximum(lower, upper)
+    return lax.squeeze(bits, axes)
 
 
 def float32_scale(amax: Float[AnyArray, "*C"], fmt: Format, min_scale: float) -> Float[Array, "*C"]:

@@ -6,17 +6,24 @@ import numpy as np
 import pytest
 
 from simlab.engines import Site
-from simlab.engines.materialize_once import materialize_once
+from simlab.engines.materialize_once import materialize_on_cpu, materialize_once
 from tests.tolerances import assert_exact
 
 BF16 = Site.of("bf16", overflow="format")
 X = np.asarray([0.0, -0.0, 1.5, -3.25, 2.0**-126, -3e38, np.inf, -np.inf, np.nan], np.float32)
 
 
+@pytest.mark.parametrize("materialize", [materialize_once, materialize_on_cpu])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_no_bit_of_a_normal_number_moves(compiled):
-    run = jax.jit(materialize_once) if compiled else materialize_once
+def test_no_bit_of_a_normal_number_moves(compiled, materialize):
+    run = jax.jit(materialize) if compiled else materialize
     assert_exact(run(jnp.asarray(X), BF16), X)
+
+
+@pytest.mark.parametrize(("platform", "count"), [("cpu", 1), ("cuda", 0)])
+def test_value_is_materialized_on_cpu_alone(platform, count):
+    traced = jax.jit(materialize_on_cpu).trace(jnp.asarray(X), BF16)
+    assert traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.divide") == count
 
 
 def test_subnormals_become_zeros_of_their_sign():

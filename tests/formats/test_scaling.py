@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from simlab.formats import FORMATS, SCALINGS, Scaling, dequantize, find_scale, quantize, quantize_with_scale
 from simlab.formats.scale_rules import E8M0_RULES, divide, multiply
@@ -147,6 +148,30 @@ def test_division_is_exact_when_compiled():
     # The plain form does differ: this is what `divide` is for.
     plain = jax.jit(lambda x, amax: x / (amax / jnp.float32(448)))(x, amax)
     assert (np.asarray(plain) != exact).mean() > 0.01
+
+
+QUOTIENT_OF_QUOTIENT = jax.jit(lambda x, s, t: divide(divide(x, s), t))
+
+
+@given(arrays(np.float32, (3, 64), elements=st.floats(2.0**-30, 2.0**30, width=32)))
+def test_two_divisions_round_twice_when_compiled(operands):
+    x, s, t = operands
+    assert_exact(QUOTIENT_OF_QUOTIENT(x, s, t), x / s / t)
+
+
+def test_division_has_the_gradient_of_a_quotient():
+    x, s = np.float32([3.0, -0.5, 7.0]), np.float32([0.5, 4.0, 0.125])
+    to_x, to_s = jax.grad(lambda x, s: jnp.sum(divide(x, s)), (0, 1))(x, s)
+    assert_exact(to_x, 1 / s)
+    assert_exact(to_s, -x / s**2)
+
+
+def test_nvfp4_scale_of_a_tie_is_right_when_compiled():
+    # 0.71875 / 6 over the scale of the tensor is midway between two E4M3 numbers, but only if rounded twice.
+    x = np.full((4, 16), 0.1, np.float32)
+    x[0, 0], x[1:, 0] = 3.5, 0.71875
+    expected, _, _ = quantize_ref(x, FORMATS["e2m1"], SCALINGS["nvfp4"])
+    assert_exact(jax.jit(lambda x: quantize(x, "e2m1", scaling="nvfp4"))(x), expected)
 
 
 def test_product_is_rounded_before_a_sum():
