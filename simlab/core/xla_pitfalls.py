@@ -72,7 +72,7 @@ def division_by_scalar_becomes_product() -> Pitfall:
 
 
 def two_divisions_become_one() -> Pitfall:
-    """`a / b / c` may become `a / (b * c)`, which is rounded otherwise."""
+    """Test whether `a / b / c` becomes `a / (b * c)`, which is rounded once less."""
     a, b, c = np.abs(_random(3, 4096)) + np.float32(0.1)
     wrong = int((np.asarray(jax.jit(lambda a, b, c: a / b / c)(a, b, c)) != a / b / c).sum())
     return Pitfall(

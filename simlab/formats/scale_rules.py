@@ -83,17 +83,18 @@ def _largest(bits: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _largest_by_halves(bits: Array, axes: tuple[int, ...]) -> Array:
-    """Return the maximum over axes that have an element: that of both halves, until one number is left.
+    """Return the maximum over axes that have an element: that of both halves, until two numbers are left.
 
     The halves of an odd size overlap. XLA's CPU compiler makes vector instructions of this, but a scalar
-    loop of a reduction.
+    loop of a reduction. The last step is a reduction, which XLA does not compute at compile time: with a
+    constant x, `divide` by the scale would become a product.
     """
     for axis in axes:
-        while (size := bits.shape[axis]) > 1:
+        while (size := bits.shape[axis]) > 2:
             half = -(-size // 2)
             lower, upper = (lax.slice_in_dim(bits, at, at + half, axis=axis) for at in (0, size - half))
             bits = jnp.maximum(lower, upper)
-    return lax.squeeze(bits, axes)
+    return _largest(bits, axes)
 
 
 def float32_scale(amax: Float[AnyArray, "*C"], fmt: Format, min_scale: float) -> Float[Array, "*C"]:

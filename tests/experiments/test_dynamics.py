@@ -42,17 +42,17 @@ from simlab.studies.samples import Exact
 from simlab.studies.verdicts import decide_family, initial_mismatch, measure_trials
 from simlab.sweeps import run_config
 
-STEPS = 100
+STEPS, STARTS = 100, 16  # fewer starts reach no level of a family: sign flips of n have p-values from 2 / 2^n
 
 
 def _results(rewards, rms=None, steps=STEPS):
     """One run per arm and start; `rewards` and `rms` map arms to curves, shifted by the start."""
     runs, rows = [], []
     for arm, curve in rewards.items():
-        for start in range(4):
+        for start in range(STARTS):
             key = f"{arm} {start}"
             runs.append({"run": key, "arm": arm, "initial_policy": f"s{start}", "seed": 0, "steps": steps})
-            values = np.broadcast_to(curve, steps) + 0.01 * start
+            values = np.broadcast_to(curve, steps) + 0.01 * (start % 4)
             spread = np.broadcast_to(1.0 if rms is None else rms[arm], steps)
             numbers = {"reward": values, "rms_log_rho": spread, "discrepancy": spread, "std_rho": spread}
             numbers |= {"max_rho": spread, "entropy": spread, "grad_norm": spread}
