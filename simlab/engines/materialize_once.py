@@ -24,10 +24,19 @@ def materialize_on_cpu(x: Float[AnyArray, "*S"], site: Site) -> Float[AnyArray, 
     """Return x as `materialize_once` does on a CPU, and x itself elsewhere.
 
     On a GPU the steps that are computed again cost less than the kernel that would store their result.
+    A pass that is differentiated keeps x: its gradient would be compiled to other last bits.
     """
-    if site.format is None:
-        return x
+    return x if site.format is None else _quotient_on_cpu(x)
+
+
+@jax.custom_jvp
+def _quotient_on_cpu(x: Array) -> Array:
     return lax.platform_dependent(x, cpu=_quotient_by_one, default=lambda x: x)
+
+
+@_quotient_on_cpu.defjvp
+def _quotient_on_cpu_jvp(primals, tangents):
+    return primals[0], tangents[0]
 
 
 @jax.custom_jvp
