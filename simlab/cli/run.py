@@ -56,6 +56,7 @@ def run(
     Before an experiment of more than 5 minutes, the command prints the plan. On a terminal it waits for
     confirmation.
     """
+    from simlab.core.backend import require_one_thread
     from simlab.studies.loading import load_experiment
 
     with one_clear_error():
@@ -69,6 +70,8 @@ def run(
                 _print_plan(each, json)
             return
         folders = [_find_folders(each, out, resume_from, smoke) for each in chosen]
+        if any(each.on_one_thread for each in chosen):
+            require_one_thread()
     for each in chosen:
         if not smoke and each.minutes > LONG_MINUTES:
             _confirm_plan(each, _name_duration(each, smoke), yes)

@@ -39,11 +39,14 @@ def require_one_thread() -> None:
     """Start XLA's CPU backend on one thread, or raise an error; a GPU may have any number of host threads.
 
     Raises:
+        ValueError: If the variable asks for more threads.
         RuntimeError: If JAX has started with more threads.
     """
     if not compute_on_one_thread() and jax.default_backend() == "cpu":
+        if _at_start is not None:
+            raise ValueError(f"{THREADS} must be 1 or unset for training runs, got {_at_start}.")
         raise RuntimeError(
-            f"training runs must be computed on one thread, but JAX has started with more in this process. "
+            "training runs must be computed on one thread, but JAX has started with more in this process. "
             f"Set {THREADS}=1 before JAX starts, or call this first in a new process."
         )
 

@@ -96,3 +96,14 @@ def test_experiments_that_train_have_one_thread(name):
 @pytest.mark.parametrize("name", ["bench_step", "bench_size", "diagnosis_real"])
 def test_benchmarks_may_use_all_cores(name):
     assert not load_experiment(name).on_one_thread
+
+
+def test_command_names_the_variable_that_asks_for_more_threads(tmp_path):
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("this process has one core")
+    command = [sys.executable, "-m", "simlab", "run", "moe_dynamics", "--smoke", "--out", str(tmp_path)]
+    environment = {**os.environ, THREADS: "4"}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "PJRT_NPROC must be 1 or unset for training runs, got 4" in answer.stderr
+    assert "Traceback" not in answer.stderr
