@@ -273,7 +273,7 @@ FIGURES: dict[str, FigureSpec] = {
         "Learning rate halved at intervals, without correction and with token MIS",
         Curves(HALVED, HALVINGS), claims=("L6",)),
     "lr_halving_tis": FigureSpec(LR, "Learning rate halved at intervals with token TIS",
-        Curves(HALVED, (NONE, TIS, f"{TIS}, halving", BF16)), claims=("L6",)),
+        Curves(HALVED[:2], (NONE, TIS, f"{TIS}, halving", BF16)), claims=("L6",)),
     "lr_fig13": FigureSpec(LR,
         "FP16 in both engines, with and without halving, against BF16 and no correction",
         Curves((REWARD, LPD, NORM), extra=(NONE,)), "lr Fig. 13", ("L7",)),
