@@ -177,5 +177,5 @@ EXPERIMENT = Experiment(
     "number of threads and with log-probabilities and gradients equal to ours within the table's bounds, and "
     f"TRL's GRPOTrainer in float32 at least {LIMITS['trl / emulated']} times as long.",
     run=run,
-    minutes=6.0,
+    minutes=25.0,
 )
