@@ -27,6 +27,9 @@ CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorde
 CUTS = {"x": "<>", "y": "v^"}
 """Triangles at the ends of an interval that goes on beyond the axis."""
 BEYOND = "triangles: interval beyond the axis"
+UNBOUNDED = "no bar: unbounded interval"
+Marks = list[tuple[Any, Mapping[str, Any]]]
+"""Numbers along a bar, and their style."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,10 @@ class Curves:
         shown = [arm for arm in arms if any(arm in each for each in by_panel)]
         styles = arm_styles(shown, labels, self.roles)
         drawn = zip(axes, by_panel, panels, strict=True)
-        is_cut = [draw_panel(axis, each, panel, styles, level) for axis, each, panel in drawn]
+        notes = [note for each in drawn for note in draw_panel(*each, styles, level)]
         num = max((curve.shape[1] for each in by_panel for curve in each.values()), default=0)
         is_log = any(axis.get_yscale() == "log" for axis in axes)
-        words = describe_lines(num, level) + f"; {BEYOND}" * any(is_cut)
+        words = "; ".join([describe_lines(num, level), *list_notes(notes)])
         legend_above(figure, axes, words + ". Log axes: geometric means" * is_log)
         if self.mark_best:
             rewards = curves(results, arms, ["reward"])
@@ -270,10 +273,10 @@ def draw_panel(
     panel: Panel,
     styles: Mapping[str, ArmStyle],
     level: float,
-) -> bool:
+) -> list[str]:
     """Draw the means of curves [step, initial policy], and their last quarter with intervals at the right.
 
-    Returns whether the axis, which shows every policy, cuts an interval.
+    Returns notes about intervals that the axis, which shows every policy, cuts or that have no end.
 
     Means are geometric on logarithmic axes without zeros. A mean is smoothed over at most a tenth of its
     run, by the median on logarithmic axes, over the raw one. `styles` are those of `arm_styles`.
@@ -281,7 +284,7 @@ def draw_panel(
     axis.set(xlabel="training step", ylabel=panel.label)
     curve_of: dict[str, Any] = {arm: curve for arm, curve in by_arm.items() if len(curve)}
     if not curve_of:
-        return False
+        return []
     values = np.concatenate([curve.to_numpy(float).ravel() for curve in curve_of.values()])
     low, high = np.nanmin(values, where=values > 0, initial=np.inf), np.nanmax(values)
     log = panel.log and high > NARROW * low
@@ -303,13 +306,13 @@ def draw_panel(
     axis.axvspan(1.03 * last, last * (1.09 + GAP * len(late)), color=MUTED, alpha=0.1, lw=0)
     axis.margins(x=0.01)
     _scale(axis, panel, log, geometric, float(low), float(high))
-    limits, is_cut = axis.get_ylim(), False
+    limits, notes = axis.get_ylim(), []
     for arm, own in ends.items():
         bar = {"color": styles[arm]["color"], "lw": 3.4, "alpha": 0.4}
         tick = {"color": bar["color"], "marker": "_", "ms": 6, "mew": 1.4, "zorder": 4}
-        is_cut |= draw_interval(axis, x_of_arm[arm], own, level, bar, tick, limits=limits, back=back)
+        notes += [draw_interval(axis, x_of_arm[arm], own, level, bar, tick, limits=limits, back=back)]
     axis.set_ylim(limits)
-    return is_cut
+    return list_notes(notes)
 
 
 def _draw_mean(axis: Axes, curve: Any, log: bool, geometric: bool, style: Mapping[str, Any]) -> None:
@@ -347,10 +350,11 @@ def draw_interval(
     along: str = "y",
     limits: tuple[float, float] = (-np.inf, np.inf),
     back: Callable = np.asarray,
-) -> bool:
+) -> str:
     """Draw the interval of the mean over initial policies; nothing for a single policy.
 
-    Returns whether the interval goes on beyond `limits`.
+    An interval without ends has no bar: a bar across the axis would only hide the policies. Returns the note
+    that explains the bar, if it needs one.
 
     Args:
         axis: the axes.
@@ -364,9 +368,13 @@ def draw_interval(
         back: maps the sample to the units of the axis.
     """
     if len(sample) < 2:
-        return False
+        return ""
     interval = paired_effect(sample, 0.0, sample.index, level=level)
-    return draw_ends(axis, at, back([interval.low, interval.effect, interval.high]), bar, tick, along, limits)
+    if np.isinf([interval.low, interval.high]).all():
+        _plot_marks(axis, at, [(back([interval.effect]), {"ls": "none", **tick})] if tick else [], along)
+        return UNBOUNDED
+    ends = back([interval.low, interval.effect, interval.high])
+    return BEYOND if draw_ends(axis, at, ends, bar, tick, along, limits) else ""
 
 
 def draw_ends(
@@ -384,14 +392,23 @@ def draw_ends(
     """
     low, estimate, high = interval
     cuts = low < limits[0], high > limits[1]
-    marks: Any = [(np.clip([low, high], *limits), bar)]
+    marks: Marks = [(np.clip([low, high], *limits), bar)]
     marks += [([estimate], {"ls": "none", **tick})] if tick else []
     for is_cut, limit, marker in zip(cuts, limits, CUTS[along], strict=True):
         marks += [([limit], {"color": bar["color"], "marker": marker, **CUT})] if is_cut else []
+    _plot_marks(axis, at, marks, along)
+    return any(cuts)
+
+
+def _plot_marks(axis: Axes, at: float, marks: Marks, along: str) -> None:
     for values, style in marks:
         across = [at] * len(values)
         axis.plot(*((values, across) if along == "x" else (across, values)), **style)
-    return any(cuts)
+
+
+def list_notes(notes: Sequence[str]) -> list[str]:
+    """Return each note once, without empty ones."""
+    return [note for note in dict.fromkeys(notes) if note]
 
 
 def draw_forest(
@@ -435,11 +452,11 @@ def draw_forest(
         axis.set_xlim(limits)
     bar = {"color": COLORS[5], "lw": 5.5, "alpha": 0.5}
     tick = {"color": COLORS[1], "marker": "|", "ms": 10, "mew": 2}
-    is_cut = [
+    notes = [
         draw_interval(axis, height, own, level, bar, tick, along="x", limits=limits)
         for height, own in differences.items()
     ]
-    axis.set(xlabel=f"{label}\nbars: {name_level(level)}" + f"\n{BEYOND}" * any(is_cut))
+    axis.set(xlabel="\n".join([label, f"bars: {name_level(level)}", *list_notes(notes)]))
     axis.set_yticks([-row for row in range(len(known))], [labels.get(arm, arm) for arm in known])
     axis.set(ylim=(-len(known) + 0.4, 0.6))
     axis.xaxis.set_major_locator(MaxNLocator(4))

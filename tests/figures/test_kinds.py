@@ -14,7 +14,7 @@ from figures.arms import ArmRoles, arm_styles, find_roles
 from figures.catalog import FIGURES, HACKING
 from figures.catalog import REWARD as REWARD_PANEL
 from figures.heading import SETTINGS, describe_setting, find_level, find_rows, state_estimates, state_finding
-from figures.kinds import BEYOND, Bars, Curves, Forest, Panel, describe_lines, draw_panel
+from figures.kinds import BEYOND, UNBOUNDED, Bars, Curves, Forest, Panel, describe_lines, draw_panel
 from figures.series import curves, measure, smooth, subtract
 from figures.style import COLORS, DASHES, PAGE, RC, new_figure, render
 from simlab.core.manifest import MANIFEST_NAME
@@ -31,6 +31,9 @@ from simlab.studies.verdicts import decide_family
 STARTS = ("a", "b", "c")
 STEPS = np.arange(0, 100, 10)
 BAR_ROWS = [("a", "static", 1), ("a", "traced", 1), ("b", "static", 1), ("b", "static", 2)]
+
+APART = (1.0, 1.0, 1.0, 9.0, 9.0, 9.0)
+LONG = 0.968  # of six policies: sign flips just reach it, and Student's interval is longer than their range
 
 
 def _made(rows, **columns) -> Any:
@@ -60,9 +63,7 @@ def _made(rows, **columns) -> Any:
 def _panel(panel, level=0.99, **values):
     """Draw a panel of curves [step 0 to 90, policy] and return its axis."""
     _, (axis,) = new_figure()
-    found = {
-        arm: pd.DataFrame(dict(zip(STARTS, rows, strict=True)), index=STEPS) for arm, rows in values.items()
-    }
+    found = {arm: pd.DataFrame(dict(enumerate(rows)), index=STEPS) for arm, rows in values.items()}
     draw_panel(axis, found, panel, arm_styles(list(values)), level)
     return axis
 
@@ -77,31 +78,34 @@ def test_panel_ends_show_the_interval_of_the_last_quarter():
 
 
 def test_panel_shows_all_policies_and_cuts_long_intervals():
-    axis = _panel(Panel("m", "m", limits=(0, None)), one=[np.full(10, value) for value in (1.0, 2.0, 4.0)])
+    axis = _panel(Panel("m", "m", limits=(0, None)), LONG, one=[np.full(10, value) for value in APART])
     low, high = axis.get_ylim()
     assert low == 0
-    assert high > 4
+    assert high > 9
     marks = {line.get_marker(): line for line in axis.lines}
     assert marks["v"].get_ydata() == pytest.approx([low])
     assert marks["^"].get_ydata() == pytest.approx([high])
-    assert sorted(marks["o"].get_ydata()) == [1, 2, 4]
+    assert sorted(marks["o"].get_ydata()) == sorted(APART)
     (bar,) = [line for line in axis.lines if line.get_linewidth() == 3.4]  # as heavy as a complete one
     assert bar.get_ydata() == pytest.approx([low, high])
 
 
-@pytest.mark.parametrize(("values", "is_cut"), [((1.0, 2.0, 4.0), True), ((0.0, 0.0, 9.0, 9.1), False)])
-def test_legend_explains_triangles_only_when_an_interval_is_cut(values, is_cut):
-    results = _made([("one", str(n), 0, [value] * 4) for n, value in enumerate(values)])
-    figure = Curves((Panel("reward", "reward"),), ("one",)).draw(results, 0.99 if is_cut else 0.5)
-    assert (BEYOND in figure.legends[0].get_title().get_text()) == is_cut
+@pytest.mark.parametrize(("level", "notes"), [(0.5, []), (LONG, [BEYOND]), (0.99, [UNBOUNDED])])
+def test_legend_explains_intervals_that_are_cut_or_unbounded(level, notes):
+    results = _made([("one", str(n), 0, [value] * 4) for n, value in enumerate(APART)])
+    figure = Curves((Panel("reward", "reward"),), ("one",)).draw(results, level)
+    title = figure.legends[0].get_title().get_text()
+    assert [note for note in (BEYOND, UNBOUNDED) if note in title] == notes
+    bars = [line for line in figure.axes[0].lines if line.get_linewidth() == 3.4]
+    assert len(bars) == (UNBOUNDED not in notes)
 
 
 def test_forest_axis_shows_the_policies_and_cuts_long_intervals():
-    rows = [("one", str(n), 0, [value] * 4) for n, value in enumerate((0.0, 1.0, 2.0))]
-    rows += [("other", str(n), 0, [0.0] * 4) for n in range(3)]
+    rows = [("one", str(n), 0, [value] * 4) for n, value in enumerate(APART)]
+    rows += [("other", str(n), 0, [5.0] * 4) for n in range(6)]
     kind = Forest({"one": "other"}, {"label": measure(late("reward", "reward"))}, 1.5)
-    (axis,) = kind.draw(_made(rows), 0.9999).axes
-    assert axis.get_xlim() == pytest.approx((-0.2, 2.2))
+    (axis,) = kind.draw(_made(rows), LONG).axes
+    assert axis.get_xlim() == pytest.approx((-4.8, 4.8))
     assert axis.get_xlabel().endswith(BEYOND)
     assert {"<", ">"} <= {line.get_marker() for line in axis.lines}
 
