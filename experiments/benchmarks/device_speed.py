@@ -23,11 +23,11 @@ from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMALL, processes
 from experiments.benchmarks.timing import least_seconds, train_call
 from experiments.regimes import BASE
+from simlab.core.backend import enable_compile_cache
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
-from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import RunConfig, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.training.loop import build_advance, map_updates

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.fault_table import SWEEP
+from simlab.core.backend import enable_compile_cache
 from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.models.parameters import init_params
-from simlab.sweeps.compile_cache import enable_compile_cache
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.memory import resident_bytes
 from simlab.training.checkpoints import UnfinishedRun, load_progress

@@ -17,10 +17,10 @@ import jax
 from experiments.benchmarks.engine_speed import STEPS, stack_runs
 from experiments.benchmarks.step_speed_peers import EMULATED, Peer, name_peer, recipe_of
 from experiments.benchmarks.timing import Call, train_call
+from simlab.core.backend import compute_on_one_thread, enable_compile_cache
 from simlab.core.json_value import Json
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
-from simlab.sweeps.compile_cache import compute_on_one_thread, enable_compile_cache
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import swept_recipe
 

@@ -37,7 +37,7 @@ from functools import partial
 import jax
 from simlab.models.parameters import init_params
 from simlab.sweeps.compilation import compile_batch
-from simlab.sweeps.compile_cache import compute_on_one_thread
+from simlab.core.backend import compute_on_one_thread
 from simlab.sweeps.memory import resident_bytes, return_free_memory
 from simlab.sweeps.config import run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe

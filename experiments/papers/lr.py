@@ -89,9 +89,9 @@ def loses_terms(untreated: str, control: str, reward: m.Estimand = m.REWARD) -> 
     return manipulation(reward, minus(untreated, control), "negative", TERMS, because=because)
 
 
-def differs_as_its_bits(half: str, control: str) -> Criterion:
-    """Return the premise that FP16 has a mismatch: of three more mantissa bits than BF16."""
-    because = "FP16 has three more mantissa bits than BF16: an eighth of the mismatch"
+def has_mismatch_of_its_bits(half: str, control: str) -> Criterion:
+    """Return the premise that the mismatch of FP16 is within a factor of eight of that of BF16."""
+    because = "FP16 has three more mantissa bits than BF16, which explains an eighth of its mismatch"
     return manipulation(m.FIRST_MISMATCH, minus(half, control), "zero", log(8), because=because)
 
 
@@ -206,12 +206,12 @@ CLAIMS = (
         trial("lr_dynamics",
             collapses(FP16, BF16, role="primary"),
             recovers(halving_arm(FP16), FP16, BF16),
-            differs_as_its_bits(FP16, BF16),
+            has_mismatch_of_its_bits(FP16, BF16),
             regime=FP16_CHAINS),
         trial("lr_on_policy",
             collapses(RLOO_FP16, RLOO_BF16, role="primary"),
             recovers(halving_arm(RLOO_FP16), RLOO_FP16, RLOO_BF16, reward=m.HELD_OUT_REWARD),
-            differs_as_its_bits(RLOO_FP16, RLOO_BF16),
+            has_mismatch_of_its_bits(RLOO_FP16, RLOO_BF16),
             regime=RLOO_FP16_CHAINS)),
     identity("L8", "The gradient error is at most 2 B Delta T^2", "Thm. 3.1, B.1",
         exact("lr Thm. 3.1, B.1", "gradient error is at most 2 B Delta T^2", checks.quadratic_bound,

@@ -53,7 +53,7 @@ def require_one_thread() -> None:
 
 @contextlib.contextmanager
 def limiting_children() -> Iterator[None]:
-    """Give the processes that start meanwhile one thread; this process keeps its own."""
+    """Give one thread to the processes that start inside; this process keeps its threads."""
     before = os.environ.get(THREADS)
     os.environ[THREADS] = "1"
     try:

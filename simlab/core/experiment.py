@@ -138,7 +138,7 @@ def execute(
 
     The manifest is removed first and written last: a folder with one holds a finished run. The tables of an
     earlier run of `experiment` in `out`, finished or not, are removed too, unless `resume_from` is that run.
-    All other files stay. Raises `RuntimeError` if the experiment needs one thread and JAX has more.
+    All other files stay. An experiment that needs one thread raises the errors of `require_one_thread`.
     """
     if experiment.on_one_thread:
         # First of all: whatever starts JAX decides the number of threads.

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from jax import Array, export
 from jaxtyping import PyTree
 
+from simlab.core.backend import compile_cache_folder
 from simlab.rollout.trajectory import Trajectory
-from simlab.sweeps.compile_cache import compile_cache_folder, compiling_alone
+from simlab.sweeps.compile_cache import compiling_alone
 from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.memory import keep_freed_memory, resident_bytes, return_free_memory
 from simlab.training.loop import HostMetrics, alternate, map_updates

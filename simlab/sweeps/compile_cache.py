@@ -5,25 +5,7 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from simlab.core.backend import (
-    THREADS,
-    VARIABLE,
-    cache_folder,
-    compile_cache_folder,
-    compute_on_one_thread,
-    enable_compile_cache,
-)
-
-__all__ = [
-    "THREADS",
-    "VARIABLE",
-    "cache_folder",
-    "compile_cache_folder",
-    "compiling_alone",
-    "compute_on_one_thread",
-    "enable_compile_cache",
-    "was_compiled",
-]
+from simlab.core.backend import compile_cache_folder
 
 
 @contextlib.contextmanager

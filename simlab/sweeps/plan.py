@@ -163,7 +163,7 @@ def read_configs(base: RunConfig | Mapping[str, Json], grid: Grid) -> Iterator[R
 
 
 def find_runs_per_batch(base: RunConfig | Mapping[str, Json], grid: Grid) -> int:
-    """Return the default number of runs per batch for the runs of a grid, which are read only on a GPU."""
+    """Return the default number of runs per batch for the runs of a grid; a CPU needs no configs for it."""
     return count_per_batch(read_configs(base, grid))
 
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from simlab.core.backend import VARIABLE
 from simlab.sweeps import SweepResult, sweep
-from simlab.sweeps.compile_cache import VARIABLE
 from tests.compiling import is_quick
 from tests.sweeps.small import BASE, GRID, RUNS_PER_BATCH
 

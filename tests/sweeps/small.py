@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from simlab.core.backend import compile_cache_folder
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import write_table
-from simlab.sweeps.compile_cache import compile_cache_folder
 from simlab.sweeps.config import RunConfig, columns
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.tables import run_tables, runs_table

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from simlab.core.backend import cache_folder
 from simlab.sweeps import compile_cache
-from simlab.sweeps.compile_cache import cache_folder, compiling_alone, was_compiled
+from simlab.sweeps.compile_cache import compiling_alone, was_compiled
 
 
 def test_cache_folder_follows_the_environment(monkeypatch):

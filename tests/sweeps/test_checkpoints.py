@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from simlab.core.backend import THREADS
 from simlab.sweeps import execute, sweep
-from simlab.sweeps.compile_cache import THREADS
 from simlab.sweeps.local import VISIBLE_DEVICES, worker_environment
 from simlab.sweeps.result_cache import ResultCache
 from simlab.training import checkpoints

@@ -16,7 +16,7 @@ MANY_TOKENS = BASE | {"prompts_per_step": 64, "group_size": 16}
 ASK = """
 import sys
 import jax
-from simlab.sweeps.compile_cache import compute_on_one_thread
+from simlab.core.backend import compute_on_one_thread
 if sys.argv[1] == "started":
     jax.devices()
 print(compute_on_one_thread())
