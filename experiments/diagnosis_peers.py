@@ -15,11 +15,11 @@ import numpy as np
 from experiments.diagnosis_study.faults import FAULTS, simulate_log
 from experiments.diagnosis_study.fitting import CONFIDENT
 from experiments.diagnosis_study.forward_passes import CONTEXTS, INFER_ENGINES, Pool, make_pool
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
 from simlab.diagnosis.log import TokenLog
 from simlab.serving.open_engine import find_interpreter
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 POLICY = "chain-16"
 VARIANTS = (

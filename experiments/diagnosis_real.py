@@ -11,7 +11,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis import rank_causes
 from simlab.diagnosis.log import TokenLog
@@ -23,6 +22,7 @@ from simlab.serving.open_engine import find_python
 from simlab.serving.protocol import RealEngine, SamplingRequest
 from simlab.serving.server_process import Message
 from simlab.serving.vllm_engine import VllmEngine
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps.start import load_initial_params, read_start
 from simlab.tasks import TASKS
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID

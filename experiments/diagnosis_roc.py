@@ -21,12 +21,12 @@ from experiments.diagnosis_study.forward_passes import (
 from experiments.diagnosis_study.parts import load_or_simulate
 from experiments.diagnosis_study.random_policies import make_random_pool
 from experiments.diagnosis_study.real_logs import real_logs
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.diagnosis.classifier import PATH, UNKNOWN, Classifier, as_row, as_rows, load_classifier
 from simlab.diagnosis.injected_faults import generate_random_log
 from simlab.diagnosis.signatures import measure_signatures
 from simlab.studies.estimands import Frame
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 POLICIES: dict[str, dict[str, str]] = {
     "add": {

@@ -34,7 +34,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from simlab.checkpoints import load_checkpoint, save_checkpoint
-from simlab.core.experiment import Experiment, execute
 from simlab.engines import ENGINES
 from simlab.models import MODELS, TransformerConfig
 from simlab.serving.calibration import (
@@ -45,6 +44,7 @@ from simlab.serving.calibration import (
 )
 from simlab.serving.engine_probe import Probe
 from simlab.serving.protocol import SamplingRequest
+from simlab.studies.experiment import Experiment, execute
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.warm_start import WarmStart, warm_start
 

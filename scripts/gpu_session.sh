@@ -12,7 +12,7 @@ if compgen -G ".wheels/*.whl" > /dev/null; then
   python3 -m pip install -q --no-index --no-deps --target /tmp/site .wheels/*.whl || exit 1
 fi
 export PYTHONPATH=/tmp/site:$PWD PYTHONUNBUFFERED=1 XLA_PYTHON_CLIENT_PREALLOCATE=false
-# Autotuning compiles every product many times, which costs more than it gains in runs of minutes.
+# Training runs are compiled with these flags anyway (`GPU_OPTIONS`); measurements of products need them, too.
 export XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 echo "commit $(git rev-parse HEAD), changed files: $(git status --porcelain | wc -l)"
 for name in "$@"; do

@@ -35,6 +35,8 @@ PAGES = (
     "README.md",
     *(f"docs/{name}.md" for name in ("results", "figures", "objectives", "performance", "limits")),
 )
+WANTED_RATIO = 1.3
+"""Time of an emulated step over that of a float32 step that the project aims at, in a batch of runs."""
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -247,6 +249,9 @@ def engine_speed() -> str:
             f"{batch.warm_seconds:.1f} ({batch.warm_cpu_seconds:.1f})",
         )
         lines.append(f"| {' | '.join(cells)} |")
+    slow = [f"`{engine}` ({row.ratio:.2f})" for engine, row in batches.iterrows() if row.ratio > WANTED_RATIO]
+    named = ", ".join(slow) or "none"
+    lines += ["", f"In a batch, more than {WANTED_RATIO} times as long as float32: {named}."]
     return "\n" + "\n".join(lines) + "\n"
 
 
@@ -258,7 +263,7 @@ def machine_speed() -> str:
     table: Any = stored.table("machine")
     rates = table.groupby("implementation", sort=False)["run_steps_per_s"].agg(["first", "last"])
     return "; ".join(
-        f"{name} each: {row['first']:.0f} and {row['last']:.0f}" for name, row in rates.iterrows()
+        f"{name} per process: {row['first']:.0f} and {row['last']:.0f}" for name, row in rates.iterrows()
     )
 
 

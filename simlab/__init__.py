@@ -6,15 +6,17 @@ from simlab.core.plugins import import_module
 from simlab.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from simlab.sweeps import SweepResult, grid, listed, load, run_config, sampled, seeds_needed, sweep
+    from simlab.studies.seed_count import seeds_needed
+    from simlab.sweeps import SweepResult, grid, listed, load, run_config, sampled, sweep
 
 __all__ = ["SweepResult", "grid", "listed", "load", "run_config", "sampled", "seeds_needed", "sweep"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the sweeps, and JAX with them, at the first use of a public name."""
+    """Import the module of a public name, and JAX with it, at its first use."""
     if name in __all__:
-        return getattr(import_module("simlab.sweeps"), name)
+        module = "simlab.studies.seed_count" if name == "seeds_needed" else "simlab.sweeps"
+        return getattr(import_module(module), name)
     raise AttributeError(f"module 'simlab' has no attribute {name!r}")
 
 

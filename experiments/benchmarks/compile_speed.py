@@ -11,8 +11,8 @@ import tempfile
 from experiments.benchmarks.engine_speed import SMALL
 from experiments.benchmarks.timing import time_sweeps
 from experiments.regimes import BASE
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 WITHIN = 1.5
 """Largest ratio of forecast and measured time, in either direction."""

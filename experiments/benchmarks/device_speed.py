@@ -23,11 +23,11 @@ from experiments.benchmarks.step_floor import Product
 from experiments.benchmarks.sweep_cost import BATCHES, LONG, RUNS_PER_BATCH, SMALL, processes
 from experiments.benchmarks.timing import least_seconds, train_call
 from experiments.regimes import BASE
-from simlab.core.backend import enable_compile_cache
-from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.core.backend import compiler_options, enable_compile_cache
 from simlab.core.json_value import Json
 from simlab.engines.accumulate import float32_dot
 from simlab.formats import FORMATS, quantize
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps.config import RunConfig, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.training.loop import build_advance, map_updates
@@ -85,7 +85,7 @@ def compile_stages(config: RunConfig, smoke: bool, runs_per_batch: int) -> Stage
     """Compile the stages of a step of a run batch in parallel, and return them."""
     start = time.perf_counter()
     recipe, state = stack_runs(swept_recipe(config), runs_per_batch)
-    options = {"xla_backend_optimization_level": 0} if smoke else None
+    options = {"xla_backend_optimization_level": 0} if smoke else compiler_options()
     compiled = partial(jax.jit, compiler_options=options)
     sampled = compiled(jax.vmap(rollout)).lower(recipe, state)
     trajectory = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), sampled.out_info)
@@ -112,7 +112,7 @@ def stage_seconds(stages: Stages, smoke: bool) -> dict[str, float]:
     """Return seconds of each stage of one step of a run batch."""
     recipe, state = stages.recipe, stages.state
     trajectory = jax.block_until_ready(stages.rollout(recipe, state))
-    advance = build_advance(stages.rollout, stages.learn, STEPS, 1)
+    advance = build_advance(stages.rollout, stages.learn, STEPS)
     step = train_call(recipe, state, STEPS, axes=(0, 0), advance=advance)
     budget = 0.01 if smoke else 1.0
     sampling = least_seconds(lambda: jax.block_until_ready(stages.rollout(recipe, state)), budget)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.log_writer import write_log
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 LIMIT = 10.0
 STEPS, SEQUENCES, LONGEST = 40, 64, 521

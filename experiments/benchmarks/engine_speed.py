@@ -18,10 +18,10 @@ from jax.experimental.compilation_cache import compilation_cache
 from experiments.benchmarks.timing import Call, read_clocks, time_call, train_call
 from experiments.regimes import BASE
 from simlab.core.backend import compile_cache_folder
-from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.engines import ENGINES
 from simlab.models.parameters import init_params
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps.compilation import compile_batch, forget_compiled
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps import sweep
 from simlab.sweeps.result_cache import DamagedError
 

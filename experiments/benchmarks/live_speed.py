@@ -7,9 +7,9 @@ import numpy as np
 
 from experiments.benchmarks.diagnose_speed import LONGEST, SEQUENCES, STEPS
 from experiments.benchmarks.timing import time_call
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.diagnosis.injected_faults import generate_log
 from simlab.integrations.live_diagnosis import LiveDiagnosis
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 CALLS = 3
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from experiments.benchmarks.fault_table import SWEEP
 from simlab.core.backend import enable_compile_cache
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.models.parameters import init_params
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.memory import resident_bytes
 from simlab.training.checkpoints import UnfinishedRun, load_progress

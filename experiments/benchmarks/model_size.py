@@ -6,8 +6,8 @@ import sys
 import tempfile
 
 from experiments.benchmarks.timing import run_script
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 CASES: dict[str, dict[str, Json]] = {
     "long responses": {"model": "small-dense", "task": {"name": "chain", "difficulty": 255}},

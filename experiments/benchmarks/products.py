@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.timing import Call, compile_call, interleave, median_seconds
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ACCUMULATORS, ENGINES, Accumulator, Engine, linear, matmul, quantize_operand
 from simlab.engines.kernel_order import Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES, MXTensorCore
 from simlab.formats import quantize
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 Shapes = Mapping[str, tuple[int, int, int]]
 LINEAR_SHAPES: Shapes = {"wide": (1024, 256, 1024), "toy": (128, 64, 192)}

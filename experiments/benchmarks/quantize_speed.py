@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 
 from experiments.benchmarks.timing import Call, interleave, median_seconds
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.plugins import import_module
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, quantize
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 FORMATS_TIMED = ("e4m3fn", "e5m2", "fp16", "bf16")
 LIMIT = ("add_one", "fp32", "donated")

@@ -17,9 +17,9 @@ import numpy as np
 
 from experiments.benchmarks.engine_speed import SMALL, build_batch
 from experiments.benchmarks.timing import Call, interleave, time_call, time_sweeps
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.training.step import rollout
 
 PARENT = "7c42aac4bd2329a68b8618796215f7965950be5a"

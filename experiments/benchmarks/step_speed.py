@@ -19,9 +19,9 @@ from experiments.benchmarks.step_floor import SIDE_BY_SIDE, timed_call
 from experiments.benchmarks.step_speed_peers import EMULATED, Cases, Peer, name_peer, recipe_of
 from experiments.benchmarks.timing import compile_call, interleave, time_call
 from simlab.checkpoints import save_checkpoint
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.models.parameters import Params, init_params
 from simlab.serving.open_engine import find_interpreter
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.tasks.vocabulary import CHARACTERS
 from simlab.training.recipe import Recipe, initial_state
 from simlab.training.step import rollout, score, train_step

@@ -15,8 +15,8 @@ import numpy as np
 
 from experiments.benchmarks import engine_speed
 from experiments.benchmarks.timing import time_sweeps
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.config import run_config
 from simlab.sweeps.execute import advance_members, build_member

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
+from simlab.studies.experiment import ExperimentContext
 from simlab.training.loop import Advance, train
 from simlab.training.recipe import Recipe, TrainState
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.timing import interleave, time_call
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.objectives import Objective, TokenBatch, resolve, token_coefficients, vocabulary_coefficients
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 SEQUENCES, TOKENS, TOP_K = 4, 16, 128
 VOCABULARIES = (64, 4096, 32768, 151936)

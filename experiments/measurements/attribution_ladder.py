@@ -8,10 +8,10 @@ import numpy as np
 from experiments.measurements.gpu_pairs.measures import RESAMPLES, share_row
 from experiments.regimes import BASE, WARM_STARTS
 from experiments.studies.runs import SMOKE
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.studies.attribution import between, differing, group_sites, shapley_rows, subsets
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.explain import ExplainTarget
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.start import load_initial_params

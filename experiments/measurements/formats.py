@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.formats import FORMATS, ROUNDINGS, Format, quantize
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 SEED = 0
 LOWEST, HIGHEST = -28, 20

@@ -6,7 +6,7 @@ sequences of four binary tokens.
 """
 
 from experiments.measurements.theory_corrections import pair
-from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities
 from simlab.theory.expectation import random_rewards
 from simlab.theory.group_rules import group_rule_qualities

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from jax import Array, lax
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ACCUMULATORS, Accumulator, matmul
 from simlab.engines.kernel_order import Promoted, SplitK
 from simlab.engines.tensor_core import TENSOR_CORES
 from simlab.formats import quantize
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 DTYPES = {"bf16": jnp.bfloat16, "fp16": jnp.float16, "e4m3fn": jnp.float8_e4m3fn}
 SHAPES = ((64, 64, 64), (128, 512, 128), (256, 4096, 256))

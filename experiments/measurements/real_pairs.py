@@ -18,7 +18,6 @@ import pandas as pd
 
 from simlab.checkpoints.checkpoint_reader import load_checkpoint
 from simlab.checkpoints.param_tree import shapes_of
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ENGINES, Engine
 from simlab.models import MODELS, TransformerConfig, init_params
 from simlab.models.parameters import Params
@@ -36,6 +35,7 @@ from simlab.serving.engine_probe import Probe
 from simlab.serving.open_engine import find_interpreter
 from simlab.serving.prompts import load_task_prompts, stack_prompts
 from simlab.serving.protocol import SamplingRequest
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.checkpoints import load_tree
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from experiments.papers import CLAIMS
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies.exact import compute_row, exact_checks
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.records import ExactCheck, Measured, Trial, trials_of
 from simlab.studies.samples import Exact
 from simlab.theory.residual import EXACT, SINGLE

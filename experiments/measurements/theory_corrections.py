@@ -12,10 +12,10 @@ import numpy as np
 
 from experiments.papers.recent import N1
 from experiments.papers.vexact import V4
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.models.tabular import enumerate_sequences
 from simlab.studies import Measured
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.samples import mean_of_policies
 from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
 from simlab.theory.correction_moments import (

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from experiments.papers.hacking import H4
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.formats import FORMATS
 from simlab.studies import Measured
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.samples import Exact
 from simlab.theory.expectation import softmax
 from simlab.theory.importance import mean_rho_in_bins, survival_bias

@@ -62,10 +62,10 @@ from experiments.regimes import (
     STEADY_CHAINS,
 )
 from experiments.studies.stages import training_experiment
-from simlab.core.experiment import ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import CollapseRate, mean_of, minus
+from simlab.studies.experiment import ExperimentContext
 from simlab.studies.records import (
     COLLAPSE,
     Measured,

@@ -45,10 +45,10 @@ from experiments.regimes import (
     WEIGHT_NOISE,
 )
 from experiments.studies.stages import training_experiment
-from simlab.core.experiment import ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import mean_of, minus, slope
+from simlab.studies.experiment import ExperimentContext
 from simlab.studies.records import Measured, exact, manipulation, primary, secondary, stored_row, trials_of
 from simlab.studies.samples import Exact
 from simlab.studies.verdicts import measure_trials

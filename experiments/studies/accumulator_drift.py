@@ -9,10 +9,10 @@ from experiments.papers.tensor_cores import CONTROLS, GPUS, NARROWED, NOISY, PLA
 from experiments.regimes import BASE, CONTROL
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies import Measured
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.verdicts import measure_trials
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point

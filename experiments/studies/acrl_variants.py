@@ -20,12 +20,12 @@ from experiments.studies.repeated_runs import (
     load_policies,
 )
 from experiments.studies.runs import CHUNK, Frames, block_specs, policy_folder, record_arms
-from simlab.core.experiment import ExperimentContext
 from simlab.core.pytree import Integer, Scalar, pytree
 from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps.program import BatchedRun, stack_members
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import train

@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.studies.board import measurements
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import (
     p_by_count,

@@ -7,8 +7,8 @@ from typing import Any
 
 from experiments.regimes import BASE, RUNS_PER_BATCH, STEPS, TRAINED
 from experiments.studies.flagship_sweep import SMOKE, record
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.paths import checkout_root
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps import grid, sweep
 from simlab.sweeps.file import read_file
 from simlab.sweeps.grids import Grid

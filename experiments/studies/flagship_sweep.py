@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps import Grid, sweep
 from simlab.sweeps.file import read_file
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies.board import list_results
 from simlab.studies.estimands import LATE, Views
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.statistics import paired_effect
 
 REWARD, HELD_OUT = "reward", "held_out_infer"

@@ -20,10 +20,10 @@ from experiments.arms.names import chain_arm, moe_arm
 from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
 from experiments.studies.repeated_runs import load_policies
 from experiments.studies.runs import SMOKE, RunSpec, policy_folder
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
 from simlab.engines import find_engine
 from simlab.models.parameters import Params
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.training.checkpoints import save_tree
 from simlab.training.evaluation import evaluate
 from simlab.training.recipe import Recipe

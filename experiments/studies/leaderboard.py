@@ -18,11 +18,11 @@ from experiments.studies.observed_runs import observe_arms
 from experiments.studies.resume import check_arms, load_resumed
 from experiments.studies.runs import Frames, run_arms
 from experiments.studies.stages import Part, run_parts
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.design import Design
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.registration import LOOKS, hash_rule, register
 from simlab.studies.remedy_ranking import MARGIN, MIN_LOSS, read_leaderboard
 from simlab.studies.verdicts import measure_trials

@@ -23,14 +23,15 @@ from experiments.studies.observed_runs import (
 )
 from experiments.studies.repeated_runs import curves, describe_runs, join_frames, load_policies
 from experiments.studies.runs import Frames, RunSpec, block_specs, policy_folder, record_arms, run_sweep
-from simlab.core.experiment import ExperimentContext
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import BatchProgram, compile_batch
 from simlab.sweeps.execute import BATCH_AXES
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
 from simlab.training.loop import Chunk, HostMetrics, train
 from simlab.training.recipe import Recipe, TrainState
+from simlab.training.step import Metrics
 
 LARGEST_SCALE = 50.0
 """Nats. Noise that hides every logit need not grow further."""
@@ -61,19 +62,19 @@ class FollowingNoise:
         """Begin with a scale at which the mismatch is about the first target."""
         self._next = self.targets[:, 0] / EXPECTED_MISMATCH[self.kind]
 
-    def advance(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+    def advance(self, recipe: Recipe, state: TrainState) -> tuple[TrainState, list[Metrics]]:
         """Make one step, then correct the scale."""
         noise = recipe.sampling.noise
         assert noise is not None
         scale = np.asarray(self._next, np.asarray(noise.scale).dtype)
         sampling = replace(recipe.sampling, noise=replace(noise, scale=jnp.asarray(scale)))
-        state, metrics = self.program.advance(1, replace(recipe, sampling=sampling), state)
+        state, made = self.program.advance(1, replace(recipe, sampling=sampling), state)
         self.scales.append(scale)
-        measured, wanted = np.asarray(metrics["rms_log_rho"])[:, 0], self.targets[:, len(self.scales) - 1]
+        measured, wanted = np.asarray(made[0]["rms_log_rho"]), self.targets[:, len(self.scales) - 1]
         with np.errstate(divide="ignore", invalid="ignore"):
             corrected = scale * (wanted / measured) ** GAIN
         self._next = np.clip(np.where(np.isfinite(corrected), corrected, scale), 0.0, LARGEST_SCALE)
-        return state, metrics
+        return state, made
 
 
 def run_matched(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:

@@ -27,12 +27,12 @@ from experiments.studies import diagnostics as diagnostic_code
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
 from experiments.studies.runs import RunSpec, count_per_batch, list_specs
 from simlab.core.backend import enable_compile_cache, limiting_children
-from simlab.core.experiment import ExperimentContext
 from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import Grid, recipe_of
 from simlab.sweeps.compilation import forget_above
 from simlab.sweeps.execute import advance_members, build_member, chunk_event, write_members

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.json_value import Json
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.sweeps import sweep
 
 BASE: dict[str, Json] = {

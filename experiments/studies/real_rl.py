@@ -18,7 +18,6 @@ import pandas as pd
 from scipy.stats import t as student
 
 from simlab.checkpoints.param_tree import shapes_of
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
 from simlab.objectives import get_objective
@@ -29,6 +28,7 @@ from simlab.serving.protocol import RealEngine
 from simlab.serving.real_training import engine_rollout
 from simlab.serving.vllm_engine import VllmEngine
 from simlab.studies.estimands import Frame
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.tasks import TASKS
 from simlab.training.checkpoints import load_tree
 from simlab.training.loop import Advance, CheckpointWriter, learn_from, resume, train

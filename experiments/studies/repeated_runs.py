@@ -24,9 +24,9 @@ from experiments.studies.runs import (
     with_provenance,
 )
 from simlab.core.backend import require_one_thread
-from simlab.core.experiment import ExperimentContext
 from simlab.models.parameters import Params
 from simlab.studies.estimands import Frame
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import recipe_of, run_config
 from simlab.sweeps.program import swept_recipe
 from simlab.sweeps.start import load_initial_params

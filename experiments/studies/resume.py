@@ -12,10 +12,10 @@ import pandas as pd
 from experiments.arms.catalog import ARMS
 from experiments.regimes import BASE
 from experiments.studies.runs import BLOCK, CHUNK, PER_RUN
-from simlab.core.experiment import ExperimentContext
 from simlab.core.manifest import processor
 from simlab.core.results import Results
 from simlab.studies.estimands import Tables
+from simlab.studies.experiment import ExperimentContext
 from simlab.studies.provenance import recorded_arms
 
 RUN_KEY = ["arm", "initial_policy", "seed"]

@@ -11,13 +11,13 @@ import pandas as pd
 
 from experiments.arms.catalog import ALL_ARMS, ARMS
 from experiments.regimes import BASE, RUNS_PER_BATCH
-from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.core.manifest import processor_family
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.studies import change_point
 from simlab.studies.estimands import Frame, Tables
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import Grid, recipe_of, run_config, sweep
 from simlab.sweeps.batch_size import default_runs_per_batch
 from simlab.sweeps.grids import Point

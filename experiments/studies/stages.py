@@ -21,10 +21,10 @@ from experiments.studies.repeated_runs import run_forks
 from experiments.studies.resume import check_arms, load_resumed, merge_tables, missing_arms
 from experiments.studies.runs import BLOCK, Frames, Tables, build_tables, run_arms
 from simlab.core.backend import require_one_thread
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.futility import predictive_power
 from simlab.studies.power import count_sampled
 from simlab.studies.records import Claim, Measured, Trial, arms_of, trials_of

@@ -16,7 +16,7 @@ from experiments.arms import chains
 from experiments.arms.names import chain_arm
 from experiments.studies.repeated_runs import start_runs
 from experiments.studies.runs import CHUNK, block_specs, policy_folder
-from simlab.core.experiment import Experiment, ExperimentContext
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState

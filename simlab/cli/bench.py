@@ -49,9 +49,9 @@ def bench(
     from functools import partial
 
     from simlab.cli.run import check_writable
-    from simlab.core.experiment import execute
     from simlab.core.manifest import device
     from simlab.core.paths import default_out
+    from simlab.studies.experiment import execute
     from simlab.studies.loading import load_experiment
 
     with one_clear_error():

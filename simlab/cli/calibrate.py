@@ -128,8 +128,8 @@ def _build_tables(
 
 def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> None:
     """Write the tables, their manifest and their figure."""
-    from simlab.core.experiment import Experiment, execute
     from simlab.core.paths import add_checkout_to_path
+    from simlab.studies.experiment import Experiment, execute
 
     def run(run) -> None:
         run.configure(**config)

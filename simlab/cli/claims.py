@@ -194,7 +194,6 @@ def _check(results: Path | None, json: bool) -> None:
 def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) -> None:
     """Run the experiment behind `claim`, and print its verdicts before and now."""
     from simlab.core.backend import compute_on_one_thread
-    from simlab.core.experiment import execute
     from simlab.core.paths import default_out
     from simlab.studies.board import (
         board,
@@ -205,6 +204,7 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
         measure_result,
         measurements,
     )
+    from simlab.studies.experiment import execute
 
     experiment = find_deciding_experiment(claim, results)
     folder = out or default_out(experiment.name, smoke=False)

@@ -39,7 +39,7 @@ def formats(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list experiments --json`")
 def experiments(json: Json = False) -> None:
     """List experiments with question, claims and time."""
-    from simlab.studies.loading import load_experiments
+    from simlab.studies.loading import find_figures, load_experiments
 
     rows = [
         {
@@ -47,7 +47,7 @@ def experiments(json: Json = False) -> None:
             "question": experiment.question,
             "claims": list(experiment.claims),
             "minutes": experiment.minutes,
-            "figures": list(experiment.figures),
+            "figures": list(find_figures(name)),
         }
         for name, experiment in load_experiments().items()
     ]
@@ -130,7 +130,9 @@ def metrics(json: Json = False) -> None:
     ]
     rows += [_describe(name, metric, "run", "between chunks") for name, metric in DIAGNOSTICS.items()]
     rows += [
-        _describe(name, metric, "token batch", "every step" if name in STEP_METRICS else "on demand")
+        _describe(
+            name, metric, "token batch", "every step" if name in STEP_METRICS else "if `metrics` names it"
+        )
         for name, metric in METRICS.items()
     ]
     for reads, catalog in (

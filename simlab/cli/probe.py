@@ -144,8 +144,8 @@ def _measure(
     sampling: "SamplingRequest",
 ) -> list[str]:
     """Write the tables of the probe of `prompts` [N, P]; return the names of all tables in `out`."""
-    from simlab.core.experiment import Experiment, execute
     from simlab.serving.engine_probe import Probe
+    from simlab.studies.experiment import Experiment, execute
 
     def run(run) -> None:
         run.seeds([sampling.seed])

@@ -9,8 +9,8 @@ import typer
 from simlab.cli.output import Json, Yes, check_writable, one_clear_error, print_json
 
 if TYPE_CHECKING:
-    from simlab.core.experiment import Experiment
     from simlab.core.results import Results
+    from simlab.studies.experiment import Experiment
 
 LONG_MINUTES = 5.0
 EPILOG = (
@@ -97,8 +97,8 @@ def _find_folders(
     experiment: "Experiment", out: Path | None, resume_from: Path | None, smoke: bool
 ) -> "tuple[Path, Results | None]":
     """Return the result directory, which can be written, and the earlier result to resume from."""
-    from simlab.core.experiment import find_resumable
     from simlab.core.paths import default_out
+    from simlab.studies.experiment import find_resumable
 
     folder = out or default_out(experiment.name, smoke)
     resumed = None if resume_from is None else find_resumable(experiment, resume_from, folder, smoke)
@@ -122,15 +122,16 @@ def _execute(
     stops_for_futility: bool,
 ) -> None:
     """Run the experiment; print where its results are, and how its figures are drawn."""
-    from simlab.core.experiment import execute
+    from simlab.studies.experiment import execute
+    from simlab.studies.loading import find_figures
 
     results = execute(experiment, folder, smoke, resumed, stops_for_futility=stops_for_futility)
     timings = results.manifest["timings"]
     computing = timings.get("sweep computing", 0.0)
     cached = f"; computing the runs, cached ones too, took {computing / 60:.1f} min" if computing else ""
     typer.echo(f"results: {folder} ({', '.join(results.table_names)}; {timings['total']:.1f} s{cached})")
-    if experiment.figures:
-        typer.echo(f"figures: simlab figures {' '.join(experiment.figures)} --results {folder}")
+    if figures := find_figures(experiment.name):
+        typer.echo(f"figures: simlab figures {' '.join(figures)} --results {folder}")
 
 
 def _print_plan(experiment: "Experiment", json: bool) -> None:

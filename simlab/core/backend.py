@@ -1,4 +1,4 @@
-"""JAX's CPU backend: the number of its threads, and the folder that keeps compiled functions."""
+"""JAX's backends: threads of the CPU, options of the compiler, the folder that keeps compiled functions."""
 
 import contextlib
 import os
@@ -12,6 +12,10 @@ from jax.experimental.compilation_cache import compilation_cache
 VARIABLE = "SIMLAB_CACHE"
 THREADS = "PJRT_NPROC"
 """The variable that XLA reads when it makes the threads of a backend."""
+CompilerOptions = dict[str, bool | int | float | str]
+GPU_OPTIONS: CompilerOptions = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+"""Without autotuning. It would choose kernels by their time, so that the bits of a run differ between
+processes, and compile every product many times, which costs more than it gains in runs of minutes."""
 
 # What the variable was when the backend started, as far as this process knows: JAX keeps its threads, so a
 # later value says nothing about them. This module is imported before most callers start JAX.
@@ -49,6 +53,17 @@ def require_one_thread() -> None:
             "training runs must be computed on one thread, but JAX has started with more in this process. "
             f"Set {THREADS}=1 before JAX starts, or call this first in a new process."
         )
+
+
+def compiler_options() -> CompilerOptions | None:
+    """Return the options with which training runs are compiled on this backend: `GPU_OPTIONS` on a GPU.
+
+    Options that the user sets in `XLA_FLAGS` are left out.
+    """
+    if jax.default_backend() != "gpu":
+        return None
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in GPU_OPTIONS.items() if name not in flags}
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ def _name_metrics(*functions: Metric) -> dict[str, Metric]:
     return {function.__name__: function for function in functions}
 
 
-# TokenBatch -> scalar, or [K] by probability bin.
-METRICS: dict[str, Metric] = _name_metrics(
+# TokenBatch -> scalar.
+SCALAR_METRICS: dict[str, Metric] = _name_metrics(
     mismatch.std_rho,
     mismatch.mean_rho,
     mismatch.max_rho,
@@ -45,11 +45,16 @@ METRICS: dict[str, Metric] = _name_metrics(
     perplexity.rollout_log_ppl,
     perplexity.training_ppl,
     perplexity.rollout_ppl,
+)
+
+# TokenBatch -> [K], by probability bin.
+BINNED_METRICS: dict[str, Metric] = _name_metrics(
     probability_bins.tokens_by_pi_train,
     probability_bins.mean_rho_by_pi_train,
     probability_bins.mean_rho_by_pi_infer,
     probability_bins.rms_log_rho_by_pi_train,
 )
+METRICS: dict[str, Metric] = SCALAR_METRICS | BINNED_METRICS
 
 # (objective, TokenBatch) -> scalar.
 OBJECTIVE_METRICS: dict[str, Metric] = _name_metrics(

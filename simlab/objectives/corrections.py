@@ -21,8 +21,8 @@ from simlab.objectives.batch import (
     masked_sum,
 )
 from simlab.objectives.divergences import symmetric_binary_kl
+from simlab.objectives.override_ranges import Bounds, NotNegative
 
-Bounds = Scalar | tuple[Scalar, Scalar]
 LogRho = Callable[[TokenBatch], PerToken]
 
 # verl's SAFETY_BOUND: log rho is clamped to +-20 before it is exponentiated.
@@ -116,7 +116,7 @@ class KpopWeights:
     Deviation: log rho is clamped to +-20.
     """
 
-    kpop_bound: Scalar = 0.1
+    kpop_bound: NotNegative = 0.1
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return the weights [B, T]."""
@@ -136,8 +136,8 @@ class Vaco:
     Deviation: rho compares the engines at theta_old, as in open-instruct; the paper's divergence has theta.
     """
 
-    vaco_bound: Scalar = 0.3
-    correction_clip: Scalar = 2.0
+    vaco_bound: NotNegative = 0.3
+    correction_clip: NotNegative = 2.0
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return the weights [B, T]."""
@@ -195,9 +195,9 @@ class Acrl:
         Sequences without tokens leave both averages. log rho and alpha log rho are clamped to +-20.
     """
 
-    acrl_gamma: Scalar = 0.65
-    acrl_clip: Scalar = 3.0
-    acrl_reference: Scalar | None = None
+    acrl_gamma: NotNegative = 0.65
+    acrl_clip: NotNegative = 3.0
+    acrl_reference: NotNegative | None = None
     acrl_level: str = static(default="group")
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:

@@ -13,6 +13,7 @@ from simlab.core.pytree import Scalar, pytree
 from simlab.core.streams import draw_array, stream
 from simlab.objectives.batch import Array, PerToken, TokenBatch, TokenMask, clamp, magnitude, masked_mean
 from simlab.objectives.divergences import rank_ascending
+from simlab.objectives.override_ranges import Fraction, NotNegative, Number
 from simlab.objectives.ratios import SignAwareClip, Surrogate
 
 # verl does not clamp here; beyond this the float32 product with a weight could overflow.
@@ -57,11 +58,11 @@ class ClipCov(Surrogate):
     Deviation: the draw is JAX's, not torch's; log r is clamped to +-60.
     """
 
-    cov_ratio: Scalar = 2e-4
-    cov_low: Scalar = 1.0
-    cov_high: Scalar = 5.0
-    clip_low: Scalar = 0.2
-    clip_high: Scalar = 0.2
+    cov_ratio: Fraction = 2e-4
+    cov_low: Number = 1.0
+    cov_high: Number = 5.0
+    clip_low: NotNegative = 0.2
+    clip_high: NotNegative = 0.2
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""
@@ -95,8 +96,8 @@ class KlCov(Surrogate):
         +-60.
     """
 
-    kl_cov_ratio: Scalar = 2e-4
-    kl_cov_coefficient: Scalar = 0.1
+    kl_cov_ratio: Fraction = 2e-4
+    kl_cov_coefficient: NotNegative = 0.1
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""

@@ -8,9 +8,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from simlab.core.pytree import Scalar, pytree
+from simlab.core.pytree import pytree
 from simlab.core.streams import draw_array, stream
 from simlab.objectives.batch import PerToken, TokenBatch
+from simlab.objectives.override_ranges import Fraction, NotNegative
 
 
 @pytree
@@ -20,8 +21,8 @@ class LowProbabilityDelta:
     Reference: hacking Eq. 17-20, 36, Fig. 5, 10.
     """
 
-    distortion_delta: Scalar = 2.0
-    distortion_threshold: Scalar = 0.1
+    distortion_delta: NotNegative = 2.0
+    distortion_threshold: Fraction = 0.1
 
     def __call__(self, batch: TokenBatch) -> PerToken:
         """Return the weights [B, T]."""
@@ -36,7 +37,7 @@ class GaussianNoise:
     Reference: hacking Eq. 21, 22, 37-43, Fig. 12.
     """
 
-    distortion_std: Scalar = 0.2
+    distortion_std: NotNegative = 0.2
     needs: ClassVar[tuple[str, ...]] = ("key",)
 
     def __call__(self, batch: TokenBatch) -> PerToken:

@@ -4,9 +4,10 @@ per token:  (A  x  u(r, A)  -  penalty  -  centering)  x  correction(rho)  x  di
 the tokens that are kept, minus the regularizers
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from math import inf
+from typing import get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -244,7 +245,7 @@ def override_defaults(objective: Objective) -> dict[str, object]:
     }
 
 
-def _at(node: PyTree, path: tuple) -> PyTree:
+def _at(node: PyTree, path: Sequence) -> PyTree:
     for step in path:
         node = node[step] if isinstance(node, tuple) else getattr(node, step)
     return node
@@ -287,7 +288,8 @@ def with_overrides(
         paths = lookup(_paths(objective), key, kind=f"override of {name}:")
         if len(paths) > 1:
             raise ValueError(f"{key!r} is used by {len(paths)} stages of {name}; set it where they are built")
-        check_range(key, value)
+        *above, field = paths[0]
+        check_range(key, value, get_type_hints(type(_at(objective, above)), include_extras=True)[field])
         if key in CHOICES and isinstance(value, str):
             choice = lookup(CHOICES[key], value, kind=key)
             value = value if key == "acrl_level" else choice

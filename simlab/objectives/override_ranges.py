@@ -1,74 +1,47 @@
-"""Ranges of the numbers of an objective, checked before any compute."""
+"""Types of the numbers of an objective, with their ranges, which are checked before any compute."""
 
-import math
+import typing
+from typing import Annotated
 
 from jax.core import Tracer
 
 from simlab.core.catalog import shorten
 from simlab.core.pytree import Scalar
-from simlab.core.ranges import Range
+from simlab.core.ranges import FRACTION, TINY, Range
 
+NotNegative = Annotated[Scalar, Range(0.0)]
+Positive = Annotated[Scalar, Range(TINY)]
+Fraction = Annotated[Scalar, FRACTION]
+AtLeastOne = Annotated[Scalar, Range(1.0)]
+Number = Annotated[Scalar, Range()]
+Bounds = Annotated[Scalar | tuple[Scalar, Scalar], Range(0.0)]
+"""A largest number, or a pair (low, high)."""
 Override = Scalar | tuple[Scalar, Scalar] | list[float] | str | None
 """A number or switch, a pair of numbers, or the name of a choice."""
-INFINITY = math.inf
-
-# name -> smallest and largest value allowed, and whether a pair (low, high) may stand for it.
-RANGES: dict[str, tuple[float, float, bool]] = {
-    "clip_low": (0.0, INFINITY, False),
-    "clip_high": (0.0, INFINITY, False),
-    "dual_clip": (1.0, INFINITY, False),
-    "correction_clip": (0.0, INFINITY, True),
-    "acrl_gamma": (0.0, INFINITY, False),
-    "acrl_clip": (0.0, INFINITY, False),
-    "acrl_reference": (0.0, INFINITY, False),
-    "distortion_delta": (0.0, INFINITY, False),
-    "distortion_threshold": (0.0, 1.0, False),
-    "distortion_std": (0.0, INFINITY, False),
-    "rejection_bounds": (0.0, INFINITY, True),
-    "opsm_delta": (0.0, INFINITY, False),
-    "divergence_low": (0.0, INFINITY, False),
-    "divergence_high": (0.0, INFINITY, False),
-    "divergence_top_k": (1.0, INFINITY, False),
-    "divergence_bound": (0.0, INFINITY, False),
-    "ratio_cap": (0.0, INFINITY, False),
-    "kpop_bound": (0.0, INFINITY, False),
-    "drpo_delta": (2.0**-126, INFINITY, False),
-    "vespo_k_positive": (0.0, INFINITY, False),
-    "vespo_lambda_positive": (0.0, INFINITY, False),
-    "vespo_k_negative": (0.0, INFINITY, False),
-    "vespo_lambda_negative": (0.0, INFINITY, False),
-    "m2_threshold": (0.0, INFINITY, False),
-    "dro_beta": (0.0, INFINITY, False),
-    "cov_ratio": (0.0, 1.0, False),
-    "cov_low": (-INFINITY, INFINITY, False),
-    "cov_high": (-INFINITY, INFINITY, False),
-    "kl_cov_ratio": (0.0, 1.0, False),
-    "kl_cov_coefficient": (0.0, INFINITY, False),
-    "rollout_kl_coefficient": (0.0, INFINITY, False),
-    "prob_diff_bounds": (-1.0, 1.0, True),
-    "top_k": (1.0, INFINITY, False),
-    "vaco_bound": (0.0, INFINITY, False),
-    "sapo_tau_positive": (2.0**-126, INFINITY, False),
-    "sapo_tau_negative": (2.0**-126, INFINITY, False),
-    "transform_scale": (0.0, INFINITY, False),
-    "rebalance_floor": (0.0, INFINITY, False),
-}
 
 
-def check_range(name: str, value: Override) -> None:
-    """Check the value of an override.
+def find_range(hint: object) -> tuple[Range | None, bool]:
+    """Return the range in the type of a field, and whether the field takes a pair (low, high)."""
+    options = (hint, *typing.get_args(hint))
+    inner = [each for option in options for each in (option, *typing.get_args(option))]
+    found = next((each for each in inner if isinstance(each, Range)), None)
+    return found, any(typing.get_origin(each) is tuple for each in inner)
 
-    Traced values, stacked values and names without a row in `RANGES` pass unseen.
+
+def check_range(name: str, value: Override, hint: object) -> None:
+    """Check the value of an override against the type of the field that it replaces.
+
+    Traced values, stacked values and fields without a range pass unseen.
 
     Raises:
         ValueError: For a value outside its range, with the value and what is allowed.
     """
-    if name not in RANGES or value is None:
+    allowed_range, takes_pair = find_range(hint)
+    if value is None or allowed_range is None:
         return
-    low, high, pairs = RANGES[name]
     numbers = value if isinstance(value, tuple | list) else (value,)
-    allowed = f"{Range(low, high)}{', or a pair (low, high) of such with low <= high' if pairs else ''}"
-    if len(numbers) > 1 and not (pairs and len(numbers) == 2):
+    allowed = f"{allowed_range}{', or a pair (low, high) of such with low <= high' if takes_pair else ''}"
+    if len(numbers) > 1 and not (takes_pair and len(numbers) == 2):
         raise ValueError(f"{name} must be one number, {allowed}, got {shorten(value)}.")
     if any(isinstance(number, Tracer) or getattr(number, "ndim", 0) for number in numbers):
         return
@@ -77,5 +50,6 @@ def check_range(name: str, value: Override) -> None:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be a number, {allowed}, got {shorten(value)}.") from error
     # `not low <= x` also catches NaN.
-    if any(not low <= number <= high for number in known) or known != sorted(known):
+    inside = all(allowed_range.low <= number <= allowed_range.high for number in known)
+    if not inside or known != sorted(known):
         raise ValueError(f"{name} must be {allowed}, got {shorten(value)}.")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.pytree import pytree, static
 from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp, masked_mean, masked_sum
+from simlab.objectives.override_ranges import AtLeastOne, NotNegative, Positive
 
 Ratio = Callable[[TokenBatch], PerToken]
 Clip = Callable[[PerToken, PerToken], PerToken]
@@ -77,8 +78,8 @@ class SignAwareClip:
     Deviation: hacking Eq. 12 clips by the ratio alone; its loss (Eq. 2) clips by ratio and sign, as here.
     """
 
-    clip_low: Scalar = 0.2
-    clip_high: Scalar = 0.2
+    clip_low: NotNegative = 0.2
+    clip_high: NotNegative = 0.2
 
     def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
         """Return the post-clip weight [B, T]."""
@@ -94,9 +95,9 @@ class DualClip:
     Reference: dual-clip PPO arXiv 1912.09729; verl core_algos.compute_policy_loss_vanilla clip_ratio_c.
     """
 
-    clip_low: Scalar = 0.2
-    clip_high: Scalar = 0.2
-    dual_clip: Scalar = 3.0
+    clip_low: NotNegative = 0.2
+    clip_high: NotNegative = 0.2
+    dual_clip: AtLeastOne = 3.0
 
     def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
         """Return the post-clip weight [B, T]."""
@@ -111,7 +112,7 @@ class SignFreeClip:
     Reference: cancel Eq. 79, 80.
     """
 
-    clip_high: Scalar = 0.2
+    clip_high: NotNegative = 0.2
 
     def __call__(self, ratio: PerToken, advantages: PerToken) -> PerToken:
         """Return the post-clip weight [B, T]."""
@@ -190,7 +191,7 @@ class SignFreeWeight(Surrogate):
         clip_high.
     """
 
-    clip_high: Scalar = 0.2
+    clip_high: NotNegative = 0.2
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""
@@ -206,8 +207,8 @@ class ClippedWeight(Surrogate):
     Reference: CISPO arXiv 2506.13585; verl core_algos.compute_policy_loss_cispo; TRL loss_type cispo.
     """
 
-    clip_low: Scalar = 0.2
-    clip_high: Scalar = 0.2
+    clip_low: NotNegative = 0.2
+    clip_high: NotNegative = 0.2
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""
@@ -223,8 +224,8 @@ class SoftGate(Surrogate):
     Reference: SAPO arXiv 2511.20347; verl core_algos.compute_policy_loss_sapo; TRL loss_type sapo.
     """
 
-    sapo_tau_positive: Scalar = 1.0
-    sapo_tau_negative: Scalar = 1.05
+    sapo_tau_positive: Positive = 1.0
+    sapo_tau_negative: Positive = 1.05
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""
@@ -244,8 +245,8 @@ class GeometricMean(Surrogate):
         the mean over sequences.
     """
 
-    clip_low: Scalar = 0.4
-    clip_high: Scalar = 0.4
+    clip_low: NotNegative = 0.4
+    clip_high: NotNegative = 0.4
 
     def one_weight_per_sequence(self) -> bool:
         """Return True: u is the sequence's geometric mean."""

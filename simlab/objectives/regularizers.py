@@ -5,8 +5,9 @@ A regularizer maps a batch, whose mask holds the tokens in the loss, to a number
 
 from jaxtyping import Float
 
-from simlab.core.pytree import Scalar, pytree
+from simlab.core.pytree import pytree
 from simlab.objectives.batch import Array, TokenBatch, masked_mean
+from simlab.objectives.override_ranges import NotNegative
 
 
 @pytree
@@ -18,7 +19,7 @@ class RolloutKl:
     Reference: Kimi-K2.5 arXiv 2602.02276; prime-rl trainer/rl/loss.py; SkyRL pull request 1811.
     """
 
-    rollout_kl_coefficient: Scalar = 1e-3
+    rollout_kl_coefficient: NotNegative = 1e-3
 
     def __call__(self, batch: TokenBatch) -> Float[Array, ""]:
         """Return the penalty, a scalar."""

@@ -4,14 +4,17 @@ A rejection maps a batch to the tokens it keeps, bool [B, T].
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Float
 
 from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.ranges import Range
 from simlab.objectives.batch import Array, PerToken, TokenBatch, TokenMask, masked_mean, masked_sum
 from simlab.objectives.corrections import AREAL_FLOOR, token_log_rho
 from simlab.objectives.divergences import probability, rank_ascending, smallest_with_mean, symmetric_binary_kl
+from simlab.objectives.override_ranges import Bounds, NotNegative
 
 Level = Callable[[PerToken, TokenMask], PerToken]
 
@@ -74,7 +77,7 @@ class RatioBand:
     """
 
     level: Level = static(default=seq_mean)
-    rejection_bounds: Scalar | tuple[Scalar, Scalar] = (0.999, 1.001)
+    rejection_bounds: Bounds = (0.999, 1.001)
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
         """Return the kept tokens [B, T]."""
@@ -95,7 +98,7 @@ class DivergenceCap:
 
     divergence: Callable[[PerToken], PerToken] = static(default=k3)
     level: Level = static(default=seq_mean)
-    rejection_bounds: Scalar = 0.01
+    rejection_bounds: NotNegative = 0.01
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
         """Return the kept tokens [B, T]."""
@@ -109,7 +112,7 @@ class Veto:
     Reference: slime rs_veto_threshold.
     """
 
-    rejection_bounds: Scalar = 1e-4
+    rejection_bounds: NotNegative = 1e-4
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
         """Return the kept tokens [B, T]."""
@@ -124,7 +127,7 @@ class KpopMask:
     Reference: KPop, Ring blog of 2026-05-26; verl pull request 6800 binary_kl.
     """
 
-    kpop_bound: Scalar = 0.1
+    kpop_bound: NotNegative = 0.1
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
         """Return the kept tokens [B, T]."""
@@ -141,7 +144,7 @@ class SecondMomentMask:
     Deviation: log rho is clamped to +-20.
     """
 
-    m2_threshold: Scalar = 0.04
+    m2_threshold: NotNegative = 0.04
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
         """Return the kept tokens [B, T]."""
@@ -162,7 +165,7 @@ class ProbabilityDifference:
         token count. Its segments are not modeled.
     """
 
-    prob_diff_bounds: tuple[Scalar, Scalar] = (-0.2, 0.2)
+    prob_diff_bounds: Annotated[tuple[Scalar, Scalar], Range(-1.0, 1.0)] = (-0.2, 0.2)
     level: Level = static(default=token)
 
     def __call__(self, batch: TokenBatch) -> TokenMask:
@@ -184,7 +187,7 @@ class OffPolicySequenceMask:
     Deviation: dropped tokens also leave the denominators, as all rejections here; slime zeroes their terms.
     """
 
-    opsm_delta: Scalar = 1e-4
+    opsm_delta: NotNegative = 1e-4
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> TokenMask:
         """Return the kept tokens [B, T]."""

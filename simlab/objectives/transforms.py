@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from simlab.core.pytree import Scalar, pytree
+from simlab.core.pytree import pytree
 from simlab.objectives.batch import Array, PerToken
+from simlab.objectives.override_ranges import NotNegative
 from simlab.objectives.ratios import score_through
 
 PerMember = Float[Array, " G"]
@@ -108,7 +109,7 @@ class TruncateAndRebalance(GroupTransform):
         not w >= floor. The paper gives no floor: 1e-6.
     """
 
-    rebalance_floor: Scalar = 1e-6
+    rebalance_floor: NotNegative = 1e-6
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Return the transformed weights [G]."""
@@ -128,7 +129,7 @@ class Scaled(GroupTransform):
     Reference: cancel Tab. 3, App. K.6.
     """
 
-    transform_scale: Scalar = 0.5
+    transform_scale: NotNegative = 0.5
 
     def __call__(self, weights: PerMember, advantages: PerMember, real: Bool[Array, " G"]) -> PerMember:
         """Return the transformed weights [G]."""

@@ -18,6 +18,7 @@ from simlab.objectives.divergences import (
     top_k_kl,
     top_k_tv,
 )
+from simlab.objectives.override_ranges import AtLeastOne, NotNegative, Positive
 from simlab.objectives.ratios import TOKEN_LIMIT, Surrogate, score_through
 
 # Added to 1 - p before the logarithm in DPPO, as in verl.
@@ -43,7 +44,7 @@ class Anchored(Surrogate):
 class Dppo(Surrogate):
     """Base of DPPO's two surrogates; with `divergence_top_k` the divergence is over K tokens and the rest."""
 
-    divergence_top_k: Scalar | None
+    divergence_top_k: AtLeastOne | None
     anchor: Anchor
 
     @property
@@ -75,10 +76,10 @@ class DppoTv(Dppo):
         sampled token the place of the K-th.
     """
 
-    divergence_low: Scalar = 0.2
-    divergence_high: Scalar = 0.2
-    ratio_cap: Scalar = 20.0
-    divergence_top_k: Scalar | None = None
+    divergence_low: NotNegative = 0.2
+    divergence_high: NotNegative = 0.2
+    ratio_cap: NotNegative = 20.0
+    divergence_top_k: AtLeastOne | None = None
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
@@ -103,10 +104,10 @@ class DppoKl(Dppo):
         clip ratios, 0.2.
     """
 
-    divergence_low: Scalar = 0.05
-    divergence_high: Scalar = 0.05
-    ratio_cap: Scalar = 20.0
-    divergence_top_k: Scalar | None = None
+    divergence_low: NotNegative = 0.05
+    divergence_high: NotNegative = 0.05
+    ratio_cap: NotNegative = 20.0
+    divergence_top_k: AtLeastOne | None = None
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
@@ -138,8 +139,8 @@ class Ipo(Anchored):
         off, 2026-08 on with bound 0.1, 2026-09 off with bound 0.3, the default here).
     """
 
-    divergence_bound: Scalar = 0.3
-    ratio_cap: Scalar = 1e4
+    divergence_bound: NotNegative = 0.3
+    ratio_cap: NotNegative = 1e4
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
@@ -161,7 +162,7 @@ class Kpop(Anchored):
         AReaL's documentation has 2, its class 5.
     """
 
-    kpop_bound: Scalar = 0.1
+    kpop_bound: NotNegative = 0.1
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
@@ -182,7 +183,7 @@ class Drpo(Anchored):
     Reference: DRPO arXiv 2606.09821; UniRL unirl/algorithms/drpo.py.
     """
 
-    drpo_delta: Scalar = 12.5
+    drpo_delta: Positive = 12.5
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
@@ -203,7 +204,7 @@ class M2po(Surrogate):
     Deviation: the authors' repository clips with bounds exp(+-t) instead; AReaL has `m2_mask`.
     """
 
-    m2_threshold: Scalar = 0.04
+    m2_threshold: NotNegative = 0.04
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""

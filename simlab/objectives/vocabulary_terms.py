@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from simlab.core.arrays import AnyArray
-from simlab.core.pytree import Scalar, pytree
+from simlab.core.pytree import pytree
 from simlab.objectives.batch import Array, PerToken, TokenBatch
 from simlab.objectives.divergences import most_probable, rollout_logp
+from simlab.objectives.override_ranges import AtLeastOne
 from simlab.objectives.ratios import Surrogate
 
 # torchtitan's floor of both tail masses.
@@ -33,7 +34,7 @@ class ScoreCentering:
     Deviation: a surrogate that reads probabilities sees the masses of the tail as those of one token.
     """
 
-    top_k: Scalar = inf
+    top_k: AtLeastOne = inf
     needs: ClassVar[tuple[str, ...]] = ("logp_vocabulary", "logp_infer_vocabulary")
 
     def __call__(self, surrogate: Surrogate, batch: TokenBatch, advantages: PerToken) -> PerToken:

@@ -5,9 +5,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from simlab.core.pytree import Scalar, pytree, static
+from simlab.core.pytree import pytree, static
 from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp, masked_sum
 from simlab.objectives.divergences import Anchor, rollout_logp
+from simlab.objectives.override_ranges import NotNegative
 from simlab.objectives.ratios import TOKEN_LIMIT, LogLikelihood, Surrogate
 
 # TRL's floor of the sequence weight, and of each token's truncated rho.
@@ -27,11 +28,11 @@ class Vespo(Surrogate):
         that TRL's `token_mask` drops would empty its sequence.
     """
 
-    vespo_k_positive: Scalar = 2.0
-    vespo_lambda_positive: Scalar = 3.0
-    vespo_k_negative: Scalar = 3.0
-    vespo_lambda_negative: Scalar = 2.0
-    ratio_cap: Scalar = 3.0
+    vespo_k_positive: NotNegative = 2.0
+    vespo_lambda_positive: NotNegative = 3.0
+    vespo_k_negative: NotNegative = 3.0
+    vespo_lambda_negative: NotNegative = 2.0
+    ratio_cap: NotNegative = 3.0
     anchor: Anchor = static(default=rollout_logp)
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
@@ -61,7 +62,7 @@ class Dro(Surrogate):
     Deviation: verl has no default for `dro_beta`.
     """
 
-    dro_beta: Scalar = 0.1
+    dro_beta: NotNegative = 0.1
 
     def __call__(self, batch: TokenBatch, advantages: PerToken) -> PerToken:
         """Return u [B, T]."""

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int
 
-from simlab.core.experiment import ExperimentContext
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.serving.open_engine import check_name, open_engine
 from simlab.serving.probe_report import Rows, build_divergence_rows, build_mismatch_rows
 from simlab.serving.protocol import EngineError, RealEngine, Samples, SamplingRequest
+from simlab.studies.experiment import ExperimentContext
 
 Result = TypeVar("Result")
 Weights = tuple[TransformerConfig, Params]

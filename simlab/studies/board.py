@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from simlab.core.experiment import Experiment
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, Manifest
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
-from simlab.studies.design import Design
+from simlab.studies.experiment import Experiment
 from simlab.studies.loading import load_claims, load_experiments, load_papers
 from simlab.studies.power import ENOUGH_POWER, primary_family, sample_power
 from simlab.studies.records import Claim, Criterion, Measured, Trial, arms_of
@@ -257,7 +256,7 @@ def _cost(trial: Trial, experiment: Experiment | None) -> float | None:
     if experiment is None:
         return None
     total = CORES * experiment.minutes
-    if not isinstance(experiment.design, Design) or not (arms := arms_of([trial])):
+    if experiment.design is None or not (arms := arms_of([trial])):
         return total
     return total * len(arms) / max(len(experiment.design.arms), len(arms))
 
@@ -281,7 +280,7 @@ def measure_result(experiment: Experiment, results: Results) -> list[Measured]:
     """
     try:
         collect = experiment.collect_evidence
-        measured = cast(Sequence[Measured], collect(results) if collect else ())
+        measured = collect(results) if collect else ()
     except (KeyError, FileNotFoundError, IndexError) as error:
         raise ValueError(f"{experiment.name} cannot decide from its tables: {error!r}") from error
     claims = load_claims()

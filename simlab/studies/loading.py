@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simlab.core.catalog import lookup
-from simlab.core.experiment import Experiment
 from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
+from simlab.studies.experiment import Experiment
 from simlab.studies.records import Claim
 from simlab.studies.registration import register
 
@@ -33,6 +33,13 @@ def load_experiments() -> dict[str, Experiment]:
 def load_experiment(name: str) -> Experiment:
     """Return the experiment `name`; `ValueError` lists the names there are."""
     return _register(name, _load(lookup(_catalog(), name, "experiment")))
+
+
+def find_figures(experiment: str) -> tuple[str, ...]:
+    """Return the names of the figures that read the results of an experiment, in the order of the catalog."""
+    add_checkout_to_path()
+    catalog = import_module("figures.catalog").FIGURES
+    return tuple(name for name, row in catalog.items() if row.experiment == experiment)
 
 
 def _catalog() -> Mapping[str, str]:

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simlab.core.experiment import Experiment
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
@@ -14,6 +13,7 @@ from simlab.studies.board import CORES
 from simlab.studies.contrasts import Contrast, Share, ShareDifference
 from simlab.studies.design import Design
 from simlab.studies.estimands import EARLY, Views
+from simlab.studies.experiment import Experiment
 from simlab.studies.loading import load_claims
 from simlab.studies.power import criterion_power, largest_std, last_alpha, primary_family, true_effect
 from simlab.studies.records import Claim, Criterion, Trial, arms_of, trials_of
@@ -30,7 +30,7 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
     `folder` holds a stored result for the variances; default the result shipped with the code.
     """
     stored = folder or committed_results(experiment.name)
-    design = experiment.design if isinstance(experiment.design, Design) else None
+    design = experiment.design
     has_runs = design is not None and (stored / MANIFEST_NAME).is_file()
     views = Views(Results(stored)) if has_runs else None
     claims = load_claims()

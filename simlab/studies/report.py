@@ -17,7 +17,6 @@ from typing import get_args
 
 from PIL import Image
 
-from simlab.core.experiment import Experiment
 from simlab.core.manifest import Manifest
 from simlab.core.paths import add_checkout_to_path
 from simlab.core.plugins import import_module
@@ -32,6 +31,7 @@ from simlab.studies.board import (
     margin_text,
     power_text,
 )
+from simlab.studies.experiment import Experiment
 from simlab.studies.loading import load_papers
 from simlab.studies.records import Kind
 from simlab.studies.verdicts import VERDICTS

@@ -3,22 +3,18 @@
 from simlab.sweeps.config import RunConfig, recipe_of, run_config, run_key
 from simlab.sweeps.grids import Grid, grid, listed, sampled
 from simlab.sweeps.result import SweepResult, load
-from simlab.sweeps.seed_count import Power, power_of, seeds_needed
 from simlab.sweeps.sweep import sweep
 
 __all__ = [
     "Grid",
-    "Power",
     "RunConfig",
     "SweepResult",
     "grid",
     "listed",
     "load",
-    "power_of",
     "recipe_of",
     "run_config",
     "run_key",
     "sampled",
-    "seeds_needed",
     "sweep",
 ]

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jax import Array, export
 from jaxtyping import PyTree
 
-from simlab.core.backend import compile_cache_folder
+from simlab.core.backend import compile_cache_folder, compiler_options
 from simlab.rollout.trajectory import Trajectory
 from simlab.sweeps.compile_cache import compiling_alone
 from simlab.sweeps.export_cache import load_or_export
 from simlab.sweeps.memory import keep_freed_memory, resident_bytes, return_free_memory
-from simlab.training.loop import HostMetrics, alternate, map_updates
+from simlab.training.loop import alternate, map_updates
 from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
 from simlab.training.step import Metrics, learn, learning_recipe, sample, sampling_recipe, swap_time
 
@@ -36,8 +36,8 @@ class BatchProgram:
     learn: jax.stages.Compiled
     seconds: float
 
-    def advance(self, steps: int, recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
-        """Run `steps` steps of stacked runs. The input state is donated."""
+    def advance(self, steps: int, recipe: Recipe, state: TrainState) -> tuple[TrainState, list[Metrics]]:
+        """Start `steps` steps of stacked runs. The input state is donated."""
         sampling = jax.tree.leaves(sampling_recipe(recipe))
         learning = jax.tree.leaves(learning_recipe(recipe))
         leaves, tree = jax.tree.flatten(state)
@@ -48,7 +48,7 @@ class BatchProgram:
         def update(leaves: Leaves, trajectory: Leaves) -> tuple[Leaves, Metrics]:
             return self.learn(learning, leaves, trajectory)
 
-        after, metrics = alternate(rollout, update, leaves, steps, along=1)
+        after, metrics = alternate(rollout, update, leaves, steps)
         return tree.unflatten(after), metrics
 
 
@@ -117,7 +117,7 @@ def _shapes(traced: export.Exported) -> Shapes:
 
 
 def _compile_traced(traced: export.Exported, parts: list, donated: tuple[int, ...]) -> jax.stages.Compiled:
-    function = jax.jit(traced.call, donate_argnums=donated)
+    function = jax.jit(traced.call, donate_argnums=donated, compiler_options=compiler_options())
     # Processes that begin with different engine pairs need the same `learn` at the same time.
     with compiling_alone(_digest(traced)):
         return function.lower(*parts).compile()

@@ -318,6 +318,12 @@ def _read_number(value: Json, hint: object) -> Json:
     return converted
 
 
+def _read_names(value: Json, _: object) -> Json:
+    if not isinstance(value, tuple | list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"must be a list of names, got {shorten(value)}.")
+    return tuple(sorted(set(value)))
+
+
 def _read_class(value: Json, hint: object) -> Read:
     base = _options(hint)[0]
     catalog, word = CLASSES[base]
@@ -448,6 +454,7 @@ for check, read_kind in (
     (lambda hint: dataclasses.is_dataclass(_options(hint)[0]), _read_record),
     (lambda hint: typing.get_origin(_options(hint)[0]) in (Mapping, dict), _read_mapping),
     (_one_of(bool, int, float), _read_number),
+    (_one_of(tuple[str, ...]), _read_names),
     (_one_of(*CLASSES), _read_class),
     (_one_of(*RECORDS), _read_named),
 ):

@@ -17,7 +17,7 @@ from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.start import load_initial_params
 from simlab.sweeps.tables import WATCHED, diverged_at, run_tables
 from simlab.training.checkpoints import Arrays, UnfinishedRun, named_arrays
-from simlab.training.loop import CHECKPOINT_SECONDS, Callback, Chunk, HostMetrics, join_metrics, train
+from simlab.training.loop import CHECKPOINT_SECONDS, Callback, ChunkMetrics, HostMetrics, join_metrics, train
 
 LIVE = ("reward", "rms_log_rho")
 """The metrics that are shown while a sweep runs: reward and RMS log rho."""
@@ -130,7 +130,7 @@ def advance_members(
     report: Report = lambda _: None,
     callbacks: Sequence[Callback] = (),
 ) -> list[BatchedRun]:
-    """Return the members `seconds` later, at the end of a chunk, or when nothing is left to compute.
+    """Return the members about `seconds` later, at the end of a chunk, or when nothing is left to compute.
 
     `report` gets the steps of each member, how many are made, and the `LIVE` metrics of each chunk;
     `callbacks` get the chunk of the whole batch. A member that had made more than others, or whose steps are
@@ -143,7 +143,7 @@ def advance_members(
         for i, before in enumerate(made):
             yield {name: metrics[name][i, : max(0, steps - before)] for name in names if name in metrics}
 
-    def watch(done: Chunk) -> bool:
+    def watch(done: ChunkMetrics) -> bool:
         before = [n + done.step - chunk for n in first]
         made = [min(steps, n + done.step) for n in first]
         report(_live(made, list(parts(done.metrics, before, LIVE))))
@@ -154,8 +154,9 @@ def advance_members(
     recipe, state = stack_members(members, runs_per_batch)
     left = -(-(steps - min(first)) // chunk) * chunk
     advance = partial(compile_batch(recipe, state).advance, chunk)
-    called = [watch, *callbacks]
-    state, metrics = train(recipe, state, left, called, chunk=chunk, axes=BATCH_AXES, advance=advance)
+    state, metrics = train(
+        recipe, state, left, callbacks, watch=watch, chunk=chunk, axes=BATCH_AXES, advance=advance
+    )
     arrays, after = named_arrays(state), []
     for i, (member, part) in enumerate(zip(members, parts(metrics, first, metrics), strict=True)):
         before = [] if member.progress is None else [member.progress.metrics]

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from simlab.core.backend import compiler_options
 from simlab.core.catalog import shorten, suggest
 from simlab.core.fingerprint import fingerprint
 from simlab.core.json_value import Json
@@ -103,7 +104,7 @@ def load_initial_params(start: Json, task: Task, model: TransformerConfig, seed:
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
         how = read(WarmStart, changes, "warm_start").record
-        train: Any = jax.jit(warm_start, static_argnums=(0, 1))
+        train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=compiler_options())
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
     return load_tree(path, _like(model))
 

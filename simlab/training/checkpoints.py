@@ -91,10 +91,10 @@ def count_steps(path: Path) -> int:
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Return the arrays of `tree` on the host, by path; keys of `jax.random` as their data."""
-    return {
-        jax.tree_util.keystr(path): np.asarray(_raw(leaf))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    # In one transfer: a copy of each array would wait for the device.
+    on_host = jax.device_get({jax.tree_util.keystr(path): _raw(leaf) for path, leaf in leaves})
+    return {name: np.asarray(array) for name, array in on_host.items()}
 
 
 def restore(arrays: Arrays, like: Tree, source: object) -> Tree:

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import PyTree
 
+from simlab.core.backend import compiler_options
 from simlab.rollout.trajectory import Trajectory
 from simlab.training.checkpoints import UnfinishedRun, load_progress, named_arrays, restore, save_progress
 from simlab.training.recipe import Recipe, TrainState
@@ -25,23 +26,21 @@ CHECKPOINT_SECONDS = 30.0
 """Seconds of work that a kill may cost; writing a state takes a fraction of a second."""
 
 HostMetrics = dict[str, np.ndarray]
-Advance = Callable[[Recipe, TrainState], tuple[TrainState, HostMetrics]]
-"""Makes the steps of a chunk; metrics are stacked over them."""
+Advance = Callable[[Recipe, TrainState], tuple[TrainState, list[Metrics]]]
+"""Starts the steps of a chunk, and returns the state after them and the metrics of each, on the device."""
 State = TypeVar("State")
 Data = TypeVar("Data")
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """A finished chunk, as callbacks see it.
+class ChunkMetrics:
+    """The metrics of a finished chunk.
 
-    - `state`: the state after it. The next chunk reuses its memory: copy what outlives the callback.
     - `metrics`: of the steps of this chunk, on the host.
     - `step`: number of completed steps.
     - `parts`: the metrics of all chunks so far, whose steps are along the axis `along`.
     """
 
-    state: TrainState
     metrics: HostMetrics
     step: int
     is_last: bool
@@ -54,7 +53,18 @@ class Chunk:
         return join_metrics(self.parts, self.along)
 
 
+@dataclass(frozen=True)
+class Chunk(ChunkMetrics):
+    """A finished chunk, as callbacks see it.
+
+    `state` is the state after it. The next chunk reuses its memory: copy what outlives the callback.
+    """
+
+    state: TrainState
+
+
 Callback = Callable[[Chunk], bool | None]
+Watcher = Callable[[ChunkMetrics], bool | None]
 
 
 def train(
@@ -63,20 +73,24 @@ def train(
     steps: int,
     callbacks: Sequence[Callback] = (),
     *,
+    watch: Watcher | None = None,
     chunk: int = 25,
     axes: PyTree = None,
     advance: Advance | None = None,
     history: HostMetrics | None = None,
 ) -> tuple[TrainState, HostMetrics]:
-    """Train until `steps` steps are completed or a callback returns True.
+    """Train until `steps` steps are completed, or a callback or `watch` returns True.
 
-    Chunks and callbacks change no bit of the run.
+    Chunks, callbacks and `watch` change no bit of the run. Callbacks read the state, so each chunk waits for
+    them. Without callbacks, the next chunk starts before the metrics of the last one are read, so the device
+    does not wait for the host. It is then part of the result even if `watch` stops the run.
 
     Args:
         recipe: Recipe of the run, or of many runs.
         state: State to begin from. Its arrays are donated.
         steps: Number of steps, those of `history` included.
         callbacks: All are called after every chunk.
+        watch: Called after every chunk with its metrics alone.
         chunk: Number of steps per chunk.
         axes: For many runs at once, the pair of the `jax.vmap` axes of `recipe` and `state`: `(None, 0)` is
             one recipe over many seeds. The metrics are then [runs, steps, ...].
@@ -98,14 +112,19 @@ def train(
     if chunk < 1 or (steps - step) % chunk:
         raise ValueError(f"chunk must divide the {steps - step} steps to run, got {chunk}.")
     advance = advance or compile_steps(chunk, axes)
-    while step < steps:
-        state, metrics = advance(recipe, state)
+    ahead: list[Metrics] = []
+    is_stopped = False
+    while ahead or (step < steps and not is_stopped):
+        if not ahead:
+            state, ahead = advance(recipe, state)
+        made, ahead = ahead, []
         step += chunk
-        parts.append(metrics)
-        finished = Chunk(state, metrics, step, step == steps, tuple(parts), along)
-        stops = [callback(finished) for callback in callbacks]
-        if any(stops):
-            break
+        if not callbacks and step < steps and not is_stopped:
+            state, ahead = advance(recipe, state)
+        parts.append(read_metrics(made, along))
+        seen = ChunkMetrics(parts[-1], step, step == steps, tuple(parts), along)
+        stops = [callback(Chunk(**vars(seen), state=state)) for callback in callbacks]
+        is_stopped |= any((*stops, watch is not None and watch(seen)))
     return state, join_metrics(parts, along)
 
 
@@ -114,21 +133,24 @@ def alternate(
     learn: Callable[[State, Data], tuple[State, Metrics]],
     state: State,
     steps: int,
-    along: int = 0,
-) -> tuple[State, HostMetrics]:
-    """Make `steps` steps of a rollout and an update each.
+) -> tuple[State, list[Metrics]]:
+    """Start `steps` steps of a rollout and an update each; return the last state and the metrics of each.
 
-    Both functions return metrics. Nothing waits for a device before the last step, when the metrics are
-    stacked along the axis `along`.
+    Both functions return metrics. Nothing waits for a device.
     """
     made = []
     for _ in range(steps):
         data, measured = rollout(state)
         state, metrics = learn(state, data)
         made.append({**metrics, **measured})
+    return state, made
+
+
+def read_metrics(made: Sequence[Metrics], along: int = 0) -> HostMetrics:
+    """Wait for the metrics of consecutive steps, and stack them along an axis."""
     # In one transfer: a copy of each array would wait for the device.
-    made = jax.device_get(made)
-    return state, {name: np.stack([each[name] for each in made], axis=along) for name in made[0]}
+    on_host = jax.device_get(list(made))
+    return {name: np.stack([each[name] for each in on_host], axis=along) for name in on_host[0]}
 
 
 def compile_steps(steps: int, axes: PyTree = None) -> Advance:
@@ -138,21 +160,18 @@ def compile_steps(steps: int, axes: PyTree = None) -> Advance:
     donates the state.
     """
     leaves, tree = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
-    return build_advance(*_compile_step(tuple(leaves), tree), steps, 0 if axes is None else 1)
+    return build_advance(*_compile_step(tuple(leaves), tree), steps)
 
 
 def build_advance(
     sample: Callable[[Recipe, TrainState], Trajectory],
     update: Callable[[Recipe, TrainState, Trajectory], tuple[TrainState, Metrics]],
     steps: int,
-    along: int = 0,
 ) -> Advance:
     """Return the function that makes `steps` steps with `sample` and `update`; see `alternate`."""
 
-    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
-        return alternate(
-            lambda state: (sample(recipe, state), {}), partial(update, recipe), state, steps, along
-        )
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, list[Metrics]]:
+        return alternate(lambda state: (sample(recipe, state), {}), partial(update, recipe), state, steps)
 
     return advance
 
@@ -167,9 +186,10 @@ def _compile_step(leaves: tuple[int | None, ...], tree: PyTree) -> tuple[Callabl
     def learn_step(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[TrainState, Metrics]:
         return learn(recipe, state, swap_time(trajectory))
 
+    compiled = partial(jax.jit, compiler_options=compiler_options())
     if axes is None:
-        return jax.jit(sample_rollout), jax.jit(learn_step, donate_argnums=1)
-    return jax.jit(jax.vmap(sample_rollout, axes)), jax.jit(
+        return compiled(sample_rollout), compiled(learn_step, donate_argnums=1)
+    return compiled(jax.vmap(sample_rollout, axes)), compiled(
         map_updates(learn_step, (*axes, 0)), donate_argnums=1
     )
 
@@ -196,9 +216,9 @@ def learn_from(rollout: Callable[[Recipe, TrainState], tuple[Trajectory, Metrics
 
     `rollout` returns the trajectory and metrics of its own, which join those of the step.
     """
-    compiled = jax.jit(learn)
+    compiled = jax.jit(learn, compiler_options=compiler_options())
 
-    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, HostMetrics]:
+    def advance(recipe: Recipe, state: TrainState) -> tuple[TrainState, list[Metrics]]:
         return alternate(partial(rollout, recipe), partial(compiled, recipe), state, 1)
 
     return advance

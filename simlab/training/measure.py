@@ -1,16 +1,18 @@
 """Metrics of every step; `diagnostics.py` has those that are too expensive for that."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from simlab.metrics import METRICS
+from simlab.core.catalog import shorten, suggest
+from simlab.metrics import METRICS, VERL_ALIASES
 from simlab.models.transformer import Scores
 from simlab.objectives import RolloutTerms, TokenBatch
 from simlab.objectives.batch import masked_mean
 from simlab.rollout.trajectory import Trajectory
 
-# Names in `simlab.metrics.METRICS`; the binned ones are vectors over `PROBABILITY_EDGES`.
 STEP_METRICS = (
     "std_rho",
     "mean_rho",
@@ -25,8 +27,9 @@ STEP_METRICS = (
     "mean_rho_by_pi_train",
     "rms_log_rho_by_pi_train",
 )
-
-# The other numbers of a step and their descriptions.
+"""Metrics of `simlab.metrics.METRICS` that a run records by default; binned ones are vectors."""
+MISMATCH = "rms_log_rho"
+"""The metric of the mismatch that every run records."""
 STEP_NUMBERS: dict[str, str] = {
     "reward": "Mean reward of the rollout, which the inference engine samples.",
     "response_length": "Mean number of tokens of a response, the end token included.",
@@ -44,11 +47,34 @@ STEP_NUMBERS: dict[str, str] = {
     "critic_loss": "Squared error of the critic against the returns, halved and clipped; with a critic only.",
     "critic_grad_norm": "Norm of the critic's gradient before clipping; with a critic only.",
 }
+"""The other numbers of a step, which every run records, and their descriptions."""
 
 
-def step_metrics(batch: TokenBatch, scores: Scores, trajectory: Trajectory) -> dict[str, Array]:
-    """Return the metrics of one rollout; `scores` are those of the training engine at theta_old."""
-    measured = {name: METRICS[name](batch) for name in STEP_METRICS}
+def choose_metrics(chosen: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the metrics of `METRICS` that a run records: the chosen ones, by default `STEP_METRICS`.
+
+    Raises:
+        ValueError: For a name that is not in `METRICS`.
+    """
+    if chosen is None:
+        return STEP_METRICS
+    for name in chosen:
+        if name not in METRICS:
+            hint, names = suggest(VERL_ALIASES.get(name, name), list(METRICS), "simlab list metrics")
+            raise ValueError(
+                f"metrics must hold names of metrics, got {shorten(name)}; {hint}allowed: {', '.join(names)}"
+            )
+    return tuple(dict.fromkeys((MISMATCH, *chosen)))
+
+
+def step_metrics(
+    batch: TokenBatch, scores: Scores, trajectory: Trajectory, names: Sequence[str] = STEP_METRICS
+) -> dict[str, Array]:
+    """Return the metrics of one rollout, those of `METRICS` by `names`.
+
+    `scores` are those of the training engine at theta_old.
+    """
+    measured = {name: METRICS[name](batch) for name in names}
     measured |= {
         "reward": jnp.mean(batch.rewards),
         "response_length": jnp.mean(jnp.sum(batch.mask, axis=1, dtype=jnp.float32)),

@@ -28,6 +28,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, PyTree
 
+from simlab.core.backend import CompilerOptions, compiler_options
 from simlab.core.pytree import pytree, static
 from simlab.engines import Accumulator, Engine, Linear
 from simlab.training.loop import Advance, build_advance
@@ -128,12 +129,12 @@ def by_sequence(engine: Engine, mesh: Mesh) -> Engine:
 
 
 def compile_sharded(
-    steps: int, state: TrainState, mesh: Mesh, compiler_options: dict[str, bool | float | str] | None = None
+    steps: int, state: TrainState, mesh: Mesh, options: CompilerOptions | None = None
 ) -> Advance:
     """Return the function that makes `steps` steps for `train`, for states sharded on `mesh` as `state` is.
 
     It donates the state. The state that it returns has the same shardings; metrics are complete on every
-    device.
+    device. `options` of the compiler are by default those of `compiler_options`.
     """
 
     def on_mesh(function: Callable) -> Callable:
@@ -144,14 +145,14 @@ def compile_sharded(
 
         return shard
 
-    where = shardings(state, mesh)
-    sample = jax.jit(on_mesh(rollout), in_shardings=(None, where), compiler_options=compiler_options)
+    where, options = shardings(state, mesh), options or compiler_options()
+    sample = jax.jit(on_mesh(rollout), in_shardings=(None, where), compiler_options=options)
     update = jax.jit(
         on_mesh(learn),
         in_shardings=(None, where, None),
         out_shardings=(where, NamedSharding(mesh, P())),
         donate_argnums=1,
-        compiler_options=compiler_options,
+        compiler_options=options,
     )
 
     return build_advance(sample, update, steps)

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int, PyTree
 
-from simlab.core.catalog import shorten
+from simlab.core.catalog import shorten, suggest
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import COUNT, NOT_NEGATIVE, Range
 from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
+from simlab.metrics.catalog import BINNED_METRICS
 from simlab.models.config import TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import SCANNED_LAYERS
@@ -21,8 +22,9 @@ from simlab.objectives.advantages import Gae, gae
 from simlab.rollout.sampling import SamplingParams
 from simlab.tasks import VOCABULARY_SIZE, Task
 from simlab.training.critic import Critic, CriticState
+from simlab.training.measure import STEP_NUMBERS, choose_metrics
 from simlab.training.optimizer import AdamW
-from simlab.training.schedules import Constant, Schedule
+from simlab.training.schedules import Constant, MismatchTriggered, Schedule
 from simlab.training.staleness import init_past_params
 
 OLD_LOG_PROBS = ("train", "rollout")
@@ -47,10 +49,13 @@ class Recipe:
     - `gradient_checkpointing`: updates scan over the layers and recompute each layer in the backward pass.
       Only one layer is compiled and keeps its activations; results may differ by rounding. For models with
       at least `SCANNED_LAYERS` layers.
+    - `metrics`: names in `simlab.metrics.METRICS` to record instead of `STEP_METRICS`, besides
+      `rms_log_rho` and `STEP_NUMBERS`, which every run records (see `measure.py`). Other metrics are not in
+      the compiled function.
 
     Raises:
-        ValueError: For an unknown `old_log_probs`, sizes that do not fit together, and a critic or an
-            advantage `gae` without the other.
+        ValueError: For an unknown `old_log_probs` or metric, sizes that do not fit together, and a critic or
+            an advantage `gae` without the other.
 
     Reference: vexact V7; verl algorithm.rollout_correction.bypass_mode.
     """
@@ -72,6 +77,7 @@ class Recipe:
     staleness: Annotated[int, Range(0, 1000)] = static(default=0)
     old_log_probs: str = static(default="train")
     gradient_checkpointing: bool = static(default=False)
+    metrics: tuple[str, ...] | None = static(default=None)
 
     def __post_init__(self):
         """Reject invalid values."""
@@ -86,6 +92,7 @@ class Recipe:
             allowed = " or ".join(OLD_LOG_PROBS)
             raise ValueError(f"old_log_probs must be {allowed}, got {shorten(self.old_log_probs)}.")
         self._check_critic()
+        self._check_metrics()
         if self.gradient_checkpointing and self.model.num_hidden_layers < SCANNED_LAYERS:
             raise ValueError(
                 f"gradient_checkpointing must be false for models of fewer than {SCANNED_LAYERS} layers, got "
@@ -95,6 +102,17 @@ class Recipe:
             raise ValueError(
                 f"model.vocab_size must be at least {VOCABULARY_SIZE}, got {self.model.vocab_size}."
             )
+
+    def _check_metrics(self) -> None:
+        recorded = choose_metrics(self.metrics)
+        if isinstance(self.schedule, MismatchTriggered):
+            scalars = [name for name in (*recorded, *STEP_NUMBERS) if name not in BINNED_METRICS]
+            if self.schedule.metric not in scalars:
+                hint, allowed = suggest(self.schedule.metric, scalars)
+                raise ValueError(
+                    f"schedule.metric must be a number that the run records, got "
+                    f"{shorten(self.schedule.metric)}; {hint}allowed: {', '.join(allowed)}"
+                )
 
     def _check_critic(self) -> None:
         # `getattr`: a tree of vmap axes may hold no objective.

@@ -31,7 +31,7 @@ from simlab.rollout.generate import generate
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.critic import token_values, update_critic
-from simlab.training.measure import clip_fractions, step_metrics
+from simlab.training.measure import choose_metrics, clip_fractions, step_metrics
 from simlab.training.optimizer import global_norm
 from simlab.training.recipe import Recipe, SamplingRecipe, TrainState
 from simlab.training.staleness import rollout_params, update_past_params
@@ -126,7 +126,7 @@ def learn(recipe: Recipe, state: TrainState, trajectory: Trajectory) -> tuple[Tr
     parts = _in_minibatches(rows, recipe.minibatches)
     params, opt_state, updates = _update_policy(recipe, state, factor, parts)
     metrics = {
-        **step_metrics(batch, scores, trajectory),
+        **step_metrics(batch, scores, trajectory, choose_metrics(recipe.metrics)),
         **_hidden_mismatch(recipe, state, batch, scores, replayed),
         **{name: jnp.mean(values) for name, values in updates.items()},
         "learning_rate_factor": factor,

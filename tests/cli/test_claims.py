@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from simlab.cli import app
-from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
 from simlab.studies import Measured, board
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, Row
 from simlab.studies.contrasts import minus
+from simlab.studies.experiment import Experiment, execute
 from simlab.studies.loading import load_claims
 from simlab.studies.records import Claim, Regime, Trial, primary
 from simlab.studies.report import Drawn, page

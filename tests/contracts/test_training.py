@@ -21,11 +21,12 @@ from simlab.engines import ENGINE_PAIRS, EXACT_PAIRS, static_signature
 from simlab.engines.engine import REPLAYS
 from simlab.formats import stack
 from simlab.metrics import METRICS
+from simlab.metrics.catalog import BINNED_METRICS
 from simlab.models.config import MODELS, TransformerConfig
 from simlab.rollout.trajectory import Trajectory
 from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS
 from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext
-from simlab.training.loop import compile_steps, train
+from simlab.training.loop import compile_steps, read_metrics, train
 from simlab.training.measure import STEP_METRICS, STEP_NUMBERS
 from simlab.training.optimizer import AdamW
 from simlab.training.recipe import Recipe
@@ -41,7 +42,7 @@ MODEL = TransformerConfig(
 MOE = replace(MODEL, num_experts=4)
 STEPS = 4
 # An average of nothing is NaN by the rule of the metrics: bins without tokens; rho that does not vary.
-MAY_BE_NAN = {name for name in METRICS if "_by_" in name} | {"pcc"}
+MAY_BE_NAN = {*BINNED_METRICS, "pcc"}
 
 
 def recipe_of(pair="f32/f32", **changes) -> Recipe:
@@ -176,8 +177,8 @@ def test_pairs_of_one_signature_live_side_by_side(names, task, schedule, model):
 
     def run(seed: int) -> tuple:
         state = jax.tree.map(lambda x: jnp.stack([x] * len(names)), small_state(recipe, seed))
-        after, metrics = jax.device_get(steps(recipe, state))
-        return after.params, metrics
+        after, made = steps(recipe, state)
+        return jax.device_get(after.params), read_metrics(made, along=1)
 
     first = small_state(recipe).params
     ended, metrics = run(1)
@@ -294,3 +295,19 @@ def test_every_number_of_a_step_is_described():
     routed = trace_routed("none")
     aged = check_traced(recipe_of(staleness=2, old_log_probs="rollout"))
     assert set(plain) | set(routed) | set(aged) <= described
+
+
+def test_a_run_records_the_metrics_that_it_asks_for():
+    plain, most = check_traced(recipe_of()), check_traced(recipe_of(metrics=tuple(METRICS)))
+    assert set(most) == set(plain) | set(METRICS)
+    assert {name for name in METRICS if most[name].ndim} == set(BINNED_METRICS)
+    few = check_traced(recipe_of(metrics=("chi2_token",)))
+    assert set(few) == set(plain) - set(STEP_METRICS) | {"rms_log_rho", "chi2_token"}
+
+
+def test_metrics_that_are_left_out_are_not_compiled():
+    def count(recipe: Recipe) -> int:
+        state = jax.eval_shape(lambda: small_state(recipe))
+        return str(jax.make_jaxpr(lambda state: train_step(recipe, state))(state)).count("\n")
+
+    assert count(recipe_of(metrics=())) < count(recipe_of()) < count(recipe_of(metrics=tuple(METRICS)))

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simlab.core.experiment import Experiment, execute
 from simlab.core.manifest import device, processor, processor_family
+from simlab.studies.experiment import Experiment, execute
 
 X86 = """processor\t: 0
 cpu family\t: 6

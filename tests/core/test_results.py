@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from simlab.core.atomic import write_atomically
-from simlab.core.experiment import Experiment, ExperimentContext, execute
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import Results, write_table
+from simlab.studies.experiment import Experiment, ExperimentContext, execute
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 It has the kernels, and the bytes per run of a batch beside those that simlab expects.
 
 Arguments are an inference engine and a folder for XLA's dumps. Runs in the environment `cuda`, on a CPU.
-Autotuning is off, because it would measure on the GPU.
 """
 
 import os
@@ -12,10 +11,7 @@ import sys
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-    "XLA_FLAGS": (
-        "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false "
-        f"--xla_dump_to={sys.argv[2]} --xla_dump_hlo_module_re=_leaves"
-    ),
+    "XLA_FLAGS": f"--xla_dump_to={sys.argv[2]} --xla_dump_hlo_module_re=_leaves",
 }
 
 import json
@@ -29,6 +25,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.regimes import BASE
+from simlab.core.backend import compiler_options
 from simlab.sweeps import compilation
 from simlab.sweeps.batch_size import bytes_per_run
 from simlab.sweeps.config import recipe_of, run_config
@@ -152,7 +149,7 @@ def compile_for_gpu(function, arguments) -> jax.stages.Compiled:
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("devices",)), PartitionSpec())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     with mock.patch.object(jax, "default_backend", return_value="gpu"):
-        lowered = jax.jit(function).lower(*placed)
+        lowered = jax.jit(function, compiler_options=compiler_options()).lower(*placed)
     return lowered.compile()
 
 

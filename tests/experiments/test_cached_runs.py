@@ -7,7 +7,7 @@ import numpy as np
 from experiments.arms.chains import NONE
 from experiments.arms.names import chain_arm
 from experiments.studies import runs
-from simlab.core.experiment import ExperimentContext
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import SweepResult
 from simlab.sweeps.result_cache import ResultCache
 from simlab.sweeps.tables import run_tables, runs_table

@@ -3,8 +3,8 @@
 import pytest
 
 from experiments.measurements.formats import EXPERIMENT
-from simlab.core.experiment import execute
 from simlab.formats import FORMATS, ROUNDINGS
+from simlab.studies.experiment import execute
 
 
 @pytest.fixture(scope="module")

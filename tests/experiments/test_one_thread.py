@@ -31,7 +31,7 @@ def make(run, arms, block):
 stages.run_trials(Recorder(), [_trial("H7", CLEAR)], (), make)
 """,
     "execute": """
-from simlab.core.experiment import Experiment, execute
+from simlab.studies.experiment import Experiment, execute
 
 def run(run):
     jax.devices()

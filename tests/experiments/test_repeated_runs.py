@@ -34,9 +34,9 @@ from experiments.studies.runs import (
     block_specs,
     run_sweep,
 )  # fmt: skip
-from simlab.core.experiment import ExperimentContext
 from simlab.engines.constant import ConstantEngine
 from simlab.objectives import TokenBatch, get_objective
+from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import compilation, recipe_of, run_config
 from simlab.training.diagnostics import DiagnosticContext
 from tests.training.recipes import assert_same_tree, differ
@@ -266,12 +266,12 @@ def test_noise_follows_the_mismatch_of_another_run():
     class Program:
         def advance(self, steps, recipe, state):
             assert steps == 1
-            return state, {"rms_log_rho": 0.7 * np.asarray(recipe.sampling.noise.scale)[:, None] ** 1.5}
+            return state, [{"rms_log_rho": 0.7 * np.asarray(recipe.sampling.noise.scale) ** 1.5}]
 
     config = run_config(BASE, {**next(iter(MATCHED.values())).changes, "warm_start": None})
     recipe = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), recipe_of(config))
     noise = FollowingNoise(cast(Any, Program()), targets, "fresh")
-    steps = [noise.advance(recipe, cast(Any, None))[1]["rms_log_rho"][:, 0] for _ in range(60)]
+    steps = [noise.advance(recipe, cast(Any, None))[1][0]["rms_log_rho"] for _ in range(60)]
     reached = np.stack(steps, axis=1)
     assert reached[:, [29]] == pytest.approx(targets[:, [29]], rel=0.01)
     assert reached[0, 59] == pytest.approx(1.2, rel=0.01)

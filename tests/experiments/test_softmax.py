@@ -11,8 +11,8 @@ import pytest
 
 from experiments.measurements.softmax import experiment, real, sampling, statistics, tables, theory
 from experiments.measurements.softmax.sampling import EXACT, make_setting, probabilities
-from simlab.core.experiment import execute
 from simlab.engines import SOFTMAX_PLACEMENTS, log_softmax, softmax, softmax_placement
+from simlab.studies.experiment import execute
 from tests.tolerances import (
     assert_exact,
     assert_ulp,

@@ -14,9 +14,9 @@ from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables
 from experiments.studies.runs import BLOCK, CHANGING, CHUNK
-from simlab.core.experiment import Experiment, ExperimentContext, execute, find_resumable
 from simlab.studies import estimands as m
 from simlab.studies.contrasts import minus
+from simlab.studies.experiment import Experiment, ExperimentContext, execute, find_resumable
 from simlab.studies.futility import predictive_power
 from simlab.studies.records import Trial, manipulation, primary
 from simlab.studies.registration import LOOKS

@@ -2,9 +2,10 @@ import jax
 import numpy as np
 import pytest
 
+from simlab.core.pytree import Scalar
 from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_names, with_overrides
 from simlab.objectives.objective import CHOICES, SWITCHES
-from simlab.objectives.override_ranges import RANGES
+from simlab.objectives.override_ranges import check_range, find_range
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,19 @@ def test_edges_pairs_arrays_and_traced_numbers_pass():
     assert swept(np.asarray([0.1, 0.2], np.float32)).shape == (2,)
 
 
-def test_every_number_that_can_be_overridden_has_a_range():
-    names = {name for preset in OBJECTIVES for name in override_names(get_objective(preset))}
-    names |= {
-        name for modifier in OBJECTIVE_MODIFIERS for name in override_names(get_objective(f"grpo+{modifier}"))
-    }
-    assert names - set(CHOICES) - set(SWITCHES) == set(RANGES)
+NAMES = [*OBJECTIVES, *(f"grpo+{modifier}" for modifier in OBJECTIVE_MODIFIERS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_that_can_be_overridden_has_a_range(name):
+    objective = get_objective(name)
+    for override in {*override_names(objective)} - {*CHOICES} - {*SWITCHES}:
+        # NaN is in no range.
+        with pytest.raises(ValueError, match=rf"^{override} must be .*, got nan"):
+            with_overrides(objective, **{override: float("nan")})
+
+
+def test_a_field_of_an_own_stage_needs_no_range():
+    for hint in (float, Scalar, str, Scalar | None):
+        assert find_range(hint) == (None, False)
+        check_range("mine", float("nan"), hint)

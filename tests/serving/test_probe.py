@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 import simlab.serving.engine_probe as module
 from simlab.checkpoints import save_checkpoint
 from simlab.cli import app
-from simlab.core.experiment import ExperimentContext
 from simlab.core.manifest import build_manifest, write_manifest
 from simlab.core.results import Results, write_table
 from simlab.models import TransformerConfig, init_params
@@ -21,6 +20,7 @@ from simlab.serving.engine_probe import Probe
 from simlab.serving.probe_report import build_mismatch_rows
 from simlab.serving.prompts import find_eos_token_id, load_task_prompts, read_prompt_file, stack_prompts
 from simlab.serving.protocol import EngineError, EngineScores, Samples, SamplingRequest
+from simlab.studies.experiment import ExperimentContext
 
 CONFIG = TransformerConfig(hidden_size=32, num_hidden_layers=1, intermediate_size=32, num_experts=4)
 

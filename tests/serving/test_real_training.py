@@ -89,7 +89,7 @@ def test_a_killed_run_goes_on(tmp_path):
         _, measured = engine_rollout(engine)(recipe, state)
         params = jax.tree.map(lambda leaf: leaf + 1, state.params)
         after = replace(state, params=params, step=jnp.asarray(number, jnp.int32))
-        return after, {"reward": params["norm"][:1], "sync_apart": measured["sync_apart"][None]}
+        return after, [{"reward": params["norm"][0], "sync_apart": measured["sync_apart"]}]
 
     def rewards(folder):
         path = folder / "run.npz"

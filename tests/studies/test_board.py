@@ -11,14 +11,14 @@ from matplotlib.image import imread
 
 from figures.catalog import FIGURES
 from figures.style import render
-from simlab.core.experiment import Experiment, execute
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
 from simlab.studies.board import Board, board, counts, list_results, measurements, power_text, summary
 from simlab.studies.contrasts import minus
-from simlab.studies.loading import load_claims, load_papers
+from simlab.studies.experiment import Experiment, execute
+from simlab.studies.loading import find_figures, load_claims, load_papers
 from simlab.studies.records import Claim, Regime, Trial, manipulation, primary, secondary, stored_row
 from simlab.studies.registration import criterion_hash, find_registration, has_newer_test, register
 from simlab.studies.samples import Exact, mean_of_policies
@@ -151,7 +151,7 @@ def test_rows_name_their_result_and_figures(shipped):
         experiment, manifest = manifests[row.experiment]
         assert row.id in experiment.claims
         assert row.commit.startswith(manifest["commit"][:12])
-        for figure in experiment.figures:
+        for figure in find_figures(experiment.name):
             assert (ROOT / "figures" / "out" / f"{figure}.png").is_file()
 
 

@@ -15,7 +15,7 @@ from simlab.models.parameters import init_params
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import compile_batch
 from simlab.sweeps.program import BatchedRun, stack_members, swept_recipe
-from simlab.training.loop import map_updates
+from simlab.training.loop import map_updates, read_metrics
 from simlab.training.step import learn, rollout
 from tests.sweeps.small import BASE
 from tests.training.recipes import assert_same_tree
@@ -42,7 +42,8 @@ def build_members(engines: Json = BASE["engines"], objective: str = "grpo") -> l
 
 def advance(members: list[BatchedRun]) -> tuple:
     recipe, state = stack_members(members, 2)
-    return compile_batch(recipe, state).advance(STEPS, recipe, state)
+    state, made = compile_batch(recipe, state).advance(STEPS, recipe, state)
+    return state, read_metrics(made, along=1)
 
 
 @pytest.fixture(scope="module")

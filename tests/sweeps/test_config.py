@@ -203,7 +203,7 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ({1: 2}, r"a field of the run must be a name, got 1\."),
         ({"entropy_coeff": -1}, r"entropy_coeff must be at least 0, got -1.0"),
         ({"group_size": 1}, r"group_size must be at least 2 for the advantage grpo, .*, got 1\."),
-        ({"stepsize": 1}, r"'stepsize'; .*allowed: engines, .* \(27 in all: help\(simlab.training.recipe"),
+        ({"stepsize": 1}, r"'stepsize'; .*allowed: engines, .* \(28 in all: help\(simlab.training.recipe"),
         ({"lr_warmup_steps": 3}, r"'lr_warmup_steps'; did you mean 'schedule.lr_warmup_steps'\?$"),
         ({"correction_clip": 3.0}, r"'correction_clip'; did you mean 'objective.correction_clip'\?$"),
         ({"acrl_gamma": 3.0}, r"'acrl_gamma'; did you mean 'objective.acrl_gamma'\?$"),
@@ -252,6 +252,16 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ({"task": "addd"}, r"task: unknown task 'addd'; did you mean 'add'\?"),
         ({"task.difficulty": 20}, r"task.difficulty must be 1 to 8 digits, got 20"),
         ({"model.hidden_size": "wide"}, r"model.hidden_size must be an integer, got 'wide'"),
+        ({"metrics": "pcc"}, r"^metrics must be a list of names, got 'pcc'\.$"),
+        (
+            {"metrics": ["chi2"]},
+            r"^metrics must hold .*, got 'chi2'; did you mean 'chi2_token'\?",
+        ),
+        ({"metrics": ["rollout_corr/k3_kl"]}, r"^metrics must hold .*; did you mean 'k3_kl'\?"),
+        (
+            {"schedule": {"name": "mismatch-triggered", "metric": "pcc"}, "metrics": []},
+            r"^schedule.metric must be a number that the run records, got 'pcc'; .*allowed: rms_log_rho, rew",
+        ),
         ({"old_log_probs": "x"}, r"^old_log_probs must be train or rollout, got 'x'\.$"),
         ({"model.head_dim": 3}, r"^model.head_dim must be even, .*, got 3\.$"),
         ({"sampling.noise": {"scale": 1, "kind": "x"}}, r"^sampling.noise.kind must be one of fresh, .*'x'"),
@@ -286,6 +296,12 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
 def test_bad_value_names_field_value_and_allowed(changes, message):
     with pytest.raises(ValueError, match=message):
         run_config(FLAGSHIP, changes)
+
+
+def test_equal_sets_of_metrics_are_one_run():
+    first, second = (run_config(FLAGSHIP, {"metrics": each}) for each in (["pcc", "k3_kl"], ("k3_kl", "pcc")))
+    assert run_key(first, 4) == run_key(second, 4) != run_key(run_config(FLAGSHIP), 4)
+    assert first.recipe.metrics == ("k3_kl", "pcc")
 
 
 @pytest.mark.parametrize("model", [{}, {"model": "tiny-dense"}])

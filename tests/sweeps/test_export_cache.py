@@ -1,5 +1,7 @@
 """A traced program is found again by what it is made of, and never taken for another one."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,7 +10,12 @@ from jax import export
 from simlab.core.pytree import pytree, static
 from simlab.engines import attend
 from simlab.formats import FORMATS, ROUNDINGS, Format, round_to_format
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective
+from simlab.objectives.advantages import Gae
+from simlab.sweeps.config import run_config
 from simlab.sweeps.export_cache import KERNELS, load_or_export
+from simlab.sweeps.program import lone_recipe, stack_shapes, swept_recipe
+from simlab.training.step import learning_recipe
 
 X = {"x": jnp.linspace(-3, 3, 8), "key": jax.random.key(0)}
 
@@ -19,6 +26,14 @@ def rounded(fmt: Format, x: dict):
 
 
 def never(fmt: Format, x: dict):
+    raise AssertionError("traced again")
+
+
+def first_leaf(record):
+    return [jnp.asarray(jax.tree.leaves(record)[0])]
+
+
+def never_again(record):
     raise AssertionError("traced again")
 
 
@@ -44,6 +59,27 @@ def test_kernels_are_exported_for_a_gpu():
         export.export(attention, platforms=["cuda"])(q, mask)
     exported = export.export(attention, platforms=["cuda"], disabled_checks=KERNELS)(q, mask)
     assert export.deserialize(exported.serialize()).platforms == ("cuda",)
+
+
+@pytest.mark.parametrize(
+    "name", [*OBJECTIVES, *(f"reinforce+{modifier}" for modifier in OBJECTIVE_MODIFIERS)]
+)
+def test_trace_of_every_built_in_objective_is_stored(name, tmp_path):
+    critic = {"critic": {}} if isinstance(get_objective(name).advantage, Gae) else {}
+    config = run_config({"task": "add", "model": "tiny-dense", "objective": name, **critic})
+    for build in (swept_recipe, lone_recipe):
+        recipe, _ = stack_shapes(build(config), 2)
+        load_or_export(first_leaf, (learning_recipe(recipe),), "r", tmp_path / build.__name__)
+        load_or_export(never_again, (learning_recipe(recipe),), "r", tmp_path / build.__name__)
+
+
+def test_trace_of_a_function_that_captures_values_is_not_stored(tmp_path):
+    def captured(scale: float):
+        return lambda batch: scale * batch.rewards
+
+    objective = replace(get_objective("grpo"), advantage=captured(2.0))
+    load_or_export(first_leaf, (objective,), "r", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("changed", ["name", "shape", "type", "setting"])

@@ -4,8 +4,8 @@ import pytest
 
 from figures.catalog import FIGURES
 from figures.style import render
-from simlab.core.experiment import execute
-from simlab.studies.loading import load_experiment
+from simlab.studies.experiment import execute
+from simlab.studies.loading import find_figures, load_experiment
 from simlab.theory.correction_moments import CORRECTIONS
 
 
@@ -14,7 +14,7 @@ def test_smoke_run_and_figure(name, tmp_path):
     experiment = load_experiment(name)
     results = execute(experiment, tmp_path / "run", smoke=True)
     assert experiment.name == name
-    for figure in experiment.figures:
+    for figure in find_figures(name):
         paths = render(FIGURES[figure].draw, results, tmp_path, figure)
         assert all(path.stat().st_size > 1000 for path in paths)
     if name == "theory_corrections":

@@ -14,7 +14,15 @@ from simlab.tasks import TASKS
 from simlab.training.checkpoints import DamagedCheckpointError, load_progress, load_tree, save_tree
 from simlab.training.critic import Critic
 from simlab.training.fork import fork
-from simlab.training.loop import CheckpointWriter, alternate, learn_from, map_updates, resume, train
+from simlab.training.loop import (
+    CheckpointWriter,
+    alternate,
+    learn_from,
+    map_updates,
+    read_metrics,
+    resume,
+    train,
+)
 from simlab.training.optimizer import AdamW, clip_norm, global_norm
 from simlab.training.recipe import initial_state
 from simlab.training.schedules import LengthTriggered, MismatchTriggered
@@ -188,18 +196,56 @@ def test_the_loop_spends_no_array_of_the_caller():
     assert not key.is_deleted()
 
 
-def test_alternate_fetches_all_metrics_in_one_transfer(monkeypatch):
+def test_metrics_of_a_chunk_come_in_one_transfer(monkeypatch):
     transfers, fetch = [], jax.device_get
     monkeypatch.setattr(jax, "device_get", lambda tree: transfers.append(tree) or fetch(tree))
-    state, metrics = alternate(
+    state, made = alternate(
         lambda state: (state + 1, {"measured": jnp.float32(0.5)}),
         lambda state, data: (data, {"sum": state + data}),
         jnp.float32(0),
         3,
     )
+    assert not transfers
+    metrics = read_metrics(made)
     assert len(transfers) == 1
     assert (float(state), metrics["sum"].tolist()) == (3, [1, 3, 5])
     assert metrics["measured"].tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.fixture
+def follow_chunks():
+    """Return a function that runs `train` on four chunks of two steps, and says in which order."""
+
+    def follow(callbacks=(), stops=False):
+        order = []
+
+        def advance(_, state):
+            order.append(f"start {state}")
+            return state + 2, [{"step": np.int32(state)}, {"step": np.int32(state + 1)}]
+
+        def watch(progress):
+            order.append(f"see {progress.step - 2}")
+            return stops
+
+        state, metrics = train(None, 0, 8, callbacks, watch=watch, chunk=2, advance=advance)
+        assert metrics["step"].tolist() == list(range(state))
+        return order
+
+    return follow
+
+
+def test_next_chunk_starts_before_metrics_are_read(follow_chunks):
+    ahead = ["start 0", "start 2", "see 0", "start 4", "see 2", "start 6", "see 4", "see 6"]
+    assert follow_chunks() == ahead
+    # The chunk that has started is part of the run.
+    assert follow_chunks(stops=True) == ["start 0", "start 2", "see 0", "see 2"]
+
+
+def test_a_callback_sees_the_state_before_the_next_chunk(follow_chunks):
+    states = []
+    order = follow_chunks([lambda chunk: states.append(chunk.state)])
+    assert order == ["start 0", "see 0", "start 2", "see 2", "start 4", "see 4", "start 6", "see 6"]
+    assert states == [2, 4, 6, 8]
 
 
 def test_chunks_must_divide_the_steps():

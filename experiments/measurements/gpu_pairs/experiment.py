@@ -8,11 +8,11 @@ import numpy as np
 from experiments.measurements.gpu_pairs import factors, vectors, verdicts
 from experiments.measurements.gpu_pairs.measures import RESAMPLES, mismatch, share_row, squares
 from experiments.measurements.gpu_pairs.policies import Policy, smollm2, train_policy
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.studies import Measured
 from simlab.studies.attribution import shapley, subsets
+from simlab.studies.experiment import Experiment, ExperimentContext
 
 GPUS = (
     "a100-bf16",

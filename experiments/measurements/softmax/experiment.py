@@ -12,10 +12,10 @@ from experiments.measurements.softmax import real, sampling, statistics, tables
 from experiments.measurements.softmax.statistics import mean_interval
 from experiments.measurements.softmax.tables import PAPER_PLACEMENT
 from experiments.papers.hacking import H1, H2, H3
-from simlab.core.experiment import Experiment, ExperimentContext
 from simlab.core.results import Results
 from simlab.core.streams import stream
 from simlab.studies.estimands import Frame
+from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.records import Criterion, Measured, StoredRow
 from simlab.studies.samples import StoredInterval
 

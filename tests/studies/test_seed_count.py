@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simlab.sweeps import power_of, seeds_needed
+from simlab.studies.seed_count import power_of, seeds_needed
 from tests.tolerances import binomial_interval
 
 TRIALS = 4000

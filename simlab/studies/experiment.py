@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from simlab.core.atomic import write_atomically
 from simlab.core.json_value import Json
 from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
-from simlab.core.paths import add_checkout_to_path
-from simlab.core.plugins import import_module
 from simlab.core.progress import console, show_progress, track
 from simlab.core.results import Columns, Results, Rows, write_table
+from simlab.studies.design import Design
+from simlab.studies.records import Measured
 
 Item = TypeVar("Item")
 
@@ -93,12 +93,12 @@ class Experiment:
     """A question with a decision rule that was written before the answer was known.
 
     `minutes` is the expected time of a full run on two CPU cores; `claims` are ids of the claims that it
-    tests. `collect_evidence` reads a finished run and returns one `simlab.studies.Evidence` per claim; it
+    tests. `collect_evidence` reads a finished run and returns what each trial measured; it
     computes nothing that takes long.
     `kind` is the kind of evidence: exact sums (`identity`), a computation without training
     (`measurement`), or runs (`dynamics`).
     `check_resume`, of an experiment that can resume, raises `ValueError` for a result that does not fit.
-    `design` is the `simlab.studies.design.Design` of a training experiment. `registered` holds the hashes of
+    `design` is that of a training experiment. `registered` holds the hashes of
     the criteria of its claims (`simlab.studies.registration`), which the manifest records before the answer.
     `is_sequential`: it has interim analyses, of which the first may stop trials for futility.
     `on_one_thread`: it computes training runs, whose bits depend on the number of threads, in this process.
@@ -111,20 +111,13 @@ class Experiment:
     run: Callable[[ExperimentContext], None]
     minutes: float
     claims: tuple[str, ...] = ()
-    collect_evidence: Callable[[Results], Sequence[object]] | None = None
+    collect_evidence: Callable[[Results], Sequence[Measured]] | None = None
     check_resume: Callable[[Results], None] | None = None
     kind: Literal["identity", "measurement", "dynamics"] = "dynamics"
-    design: object | None = None
+    design: Design | None = None
     registered: Mapping[str, Json] = field(default_factory=dict)
     is_sequential: bool = False
     on_one_thread: bool = False
-
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """Names of the figures that read its results, in the order of the catalog of figures."""
-        add_checkout_to_path()
-        catalog = import_module("figures.catalog").FIGURES
-        return tuple(name for name, row in catalog.items() if row.experiment == self.name)
 
 
 def execute(
