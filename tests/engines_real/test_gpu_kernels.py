@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engines
 # Measured with jax 0.10.2 on 2026-11-30 at 64 runs per batch of the flagship's shape, autotuning off. One
 # kernel of fused attention replaces several in each layer. The targets for float32 are 40 per decoded token
 # and 150 per minibatch.
-MOST = {("f32", "sample"): 39, ("f32-flash", "sample"): 36, ("bf16", "sample"): 68, ("f32", "learn"): 130}
+MOST = {("f32", "sample"): 39, ("f32-flash", "sample"): 36, ("bf16", "sample"): 66, ("f32", "learn"): 130}
 
 
 @pytest.fixture(scope="module", params=["f32", "f32-flash", "bf16"])
