@@ -23,7 +23,7 @@ def check_results(folder: Path | None = None) -> list[str]:
     for results in _list_stored(folder):
         lines = [*check_result(results, root)]
         experiment = experiments.get(results.folder.name)
-        if experiment is not None and isinstance(experiment.design, Design):
+        if experiment is not None and experiment.design is not None:
             lines += check_design(results.manifest, experiment.design)
         problems += [f"{results.folder.name}: {line}" for line in lines]
     return problems

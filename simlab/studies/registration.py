@@ -4,7 +4,8 @@
 numbers of initial policies at which the result may be read, and `test`, the tests of that time, which all
 criteria share. A hash covers what decides a verdict: claim, regime, role, estimand, contrast, printed value,
 direction, margin and looks. It leaves out the reason of the margin, which may be worded better later, and how
-the estimand is computed.
+the estimand is computed. Where an arm or a regime was renamed after a run, `criteria` was written anew, and
+`criteria_before_renaming` keeps the hashes of the run.
 """
 
 import hashlib
