@@ -41,7 +41,7 @@ def findings() -> str:
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, {level:.1%} intervals, corrected for the remedies and the interim "
-        f"analyses). {lead_over_tis()} If the sums are exact as well, the engines are bitwise identical: "
+        f"analyses). {lead_over_tis()} {repeated_tis()} If the sums are exact as well, the engines are bitwise identical: "
         f"{identical_engines()}. For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
@@ -117,6 +117,22 @@ def lead_over_tis() -> str:
     return (
         f"Identical truncation leads by {lead.estimate:.0%} [{lead.ci_low:.0%}, {lead.ci_high:.0%}] of the "
         "loss; whether by more than a fifth is inconclusive (V6)."
+    )
+
+
+def repeated_tis() -> str:
+    """Return what token TIS and IPO recover of the loss with three runs from each policy."""
+    shares = (
+        decided_row(claim, "remedies_repeated", verdict).criteria[0]
+        for claim, verdict in (("N9", "reproduced"), ("N6", "inconclusive"))
+    )
+    tis, ipo = (
+        (share.num_policies, f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]")
+        for share in shares
+    )
+    return (
+        f"From {tis[0]} other initial policies, three runs each, token TIS recovers {tis[1]} (N9) and IPO "
+        f"{ipo[1]} (N6, inconclusive; both family-wise)."
     )
 
 
