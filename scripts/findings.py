@@ -41,8 +41,8 @@ def findings() -> str:
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
         f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
         f"({policies} initial policies, {level:.1%} intervals, corrected for the remedies and the interim "
-        f"analyses). {lead_over_tis()} {repeated_tis()} If the sums are exact as well, the engines are bitwise identical: "
-        f"{identical_engines()}. For an MoE: "
+        f"analyses). {lead_over_tis()} {repeated_tis()} If the sums are exact as well, the engines are "
+        f"bitwise identical: {identical_engines()}. For an MoE: "
         f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
         f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
         f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
