@@ -263,7 +263,8 @@ def machine_speed() -> str:
     table: Any = stored.table("machine")
     rates = table.groupby("implementation", sort=False)["run_steps_per_s"].agg(["first", "last"])
     return "; ".join(
-        f"{name} per process: {row['first']:.0f} and {row['last']:.0f}" for name, row in rates.iterrows()
+        f"{name.replace('pytorch', 'PyTorch')} per process: {row['first']:.0f} and {row['last']:.0f}"
+        for name, row in rates.iterrows()
     )
 
 
