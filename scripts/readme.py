@@ -262,9 +262,9 @@ def machine_speed() -> str:
         return "not run"
     table: Any = stored.table("machine")
     rates = table.groupby("implementation", sort=False)["run_steps_per_s"].agg(["first", "last"])
+    rates.index = rates.index.str.replace("pytorch", "PyTorch")
     return "; ".join(
-        f"{name.replace('pytorch', 'PyTorch')} per process: {row['first']:.0f} and {row['last']:.0f}"
-        for name, row in rates.iterrows()
+        f"{name} per process: {row['first']:.0f} and {row['last']:.0f}" for name, row in rates.iterrows()
     )
 
 
