@@ -25,7 +25,7 @@ MOE_BOARD = "leaderboard_experts"
 PLACEMENT = "logits-probs"
 """The rounding placement that fits *hacking* Tab. 2."""
 REMEDIES = {"N8": "IcePop", "N6": "IPO", "N7": "KPop"}
-"""Claims of `remedies` that 24 initial policies have tested."""
+"""Claims of `remedies` and `remedies_repeated` that 24 initial policies have tested."""
 
 
 def findings() -> str:
@@ -121,24 +121,18 @@ def lead_over_tis() -> str:
 
 
 def repeated_tis() -> str:
-    """Return what token TIS and IPO recover of the loss with three runs from each policy."""
-    shares = (
-        decided_row(claim, "remedies_repeated", verdict).criteria[0]
-        for claim, verdict in (("N9", "reproduced"), ("N6", "inconclusive"))
-    )
-    tis, ipo = (
-        (share.num_policies, f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}]")
-        for share in shares
-    )
+    """Return what token TIS and others recover of the loss with three runs from each policy."""
+    share = decided_row("N9", "remedies_repeated", "reproduced").criteria[0]
     return (
-        f"From {tis[0]} other initial policies, three runs each, token TIS recovers {tis[1]} (N9) and IPO "
-        f"{ipo[1]} (N6, inconclusive; both family-wise)."
+        f"From {share.num_policies} other initial policies, three runs each, token TIS recovers "
+        f"{share.estimate:.0%} [{share.ci_low:.0%}, {share.ci_high:.0%}] (N9); "
+        f"{other_policies(REMEDIES, 'remedies_repeated')} (N6 to N8, inconclusive; all family-wise)."
     )
 
 
-def other_policies(claims: Mapping[str, str]) -> str:
+def other_policies(claims: Mapping[str, str], experiment: str = "remedies") -> str:
     """Return what remedies recover of the loss from the initial policies of `remedies`, by claim."""
-    rows = [decided_row(claim, "remedies", "inconclusive").criteria[0] for claim in claims]
+    rows = [decided_row(claim, experiment, "inconclusive").criteria[0] for claim in claims]
     return ", ".join(
         f"{name} {row.estimate:.0%} [{row.ci_low:.0%}, {row.ci_high:.0%}]"
         for name, row in zip(claims.values(), rows, strict=True)
