@@ -22,3 +22,10 @@ def test_a_gpu_compiles_without_autotuning_by_default(monkeypatch):
 
 def test_a_cpu_compiles_with_the_defaults():
     assert compiler_options() is None
+
+
+def test_the_compiler_knows_every_option_of_a_gpu():
+    # A CPU ignores them, but refuses names that it does not know.
+    assert jax.jit(lambda x: x + 1, compiler_options=GPU_OPTIONS)(1.0) == 2
+    with pytest.raises(Exception, match="No such compile option"):
+        jax.jit(lambda x: x + 2, compiler_options={"xla_gpu_unknown": 1})(1.0)
