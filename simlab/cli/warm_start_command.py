@@ -40,14 +40,13 @@ def warm_start(
     """Train a model on demonstrations of a task and write its parameters."""
     import jax
 
-    from simlab.core.backend import compiler_options, compute_on_one_thread
+    from simlab.core.backend import compute_on_one_thread
     from simlab.core.catalog import lookup
     from simlab.models.config import MODELS
     from simlab.tasks import TASKS
     from simlab.training.checkpoints import save_tree
     from simlab.training.optimizer import AdamW
-    from simlab.training.warm_start import WarmStart
-    from simlab.training.warm_start import warm_start as train
+    from simlab.training.warm_start import WarmStart, compile_warm_start
 
     compute_on_one_thread()  # else the policy of a seed depends on the number of cores
     with one_clear_error():
@@ -58,8 +57,7 @@ def warm_start(
     how = WarmStart(
         optimizer=optimizer, steps=steps, demo_error_rate=demo_error_rate, min_lr_ratio=min_lr_ratio
     )
-    compiled = jax.jit(train, static_argnums=(0, 1), compiler_options=compiler_options())
-    params, losses = compiled(chosen, config, how, jax.random.key(seed))
+    params, losses = compile_warm_start()(chosen, config, how, jax.random.key(seed))
     with one_clear_error():
         _check_finite(params, losses, learning_rate)
         save_tree(out, params)

@@ -14,8 +14,8 @@ THREADS = "PJRT_NPROC"
 """The variable that XLA reads when it makes the threads of a backend."""
 CompilerOptions = dict[str, bool | int | float | str]
 GPU_OPTIONS: CompilerOptions = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-"""Without autotuning. It would choose kernels by their time, so that the bits of a run differ between
-processes, and compile every product many times, which costs more than it gains in runs of minutes."""
+"""Autotuning is off. It chooses kernels by their time, so the bits of a run would differ between processes.
+It also compiles every product many times, which costs more than it gains in runs of minutes."""
 
 # What the variable was when the backend started, as far as this process knows: JAX keeps its threads, so a
 # later value says nothing about them. This module is imported before most callers start JAX.

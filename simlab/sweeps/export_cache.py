@@ -80,8 +80,8 @@ def _is_known_tree(tree: PyTree) -> bool:
     return inside and all(map(_is_known_tree, tree.children()))
 
 
-def _is_of_module(function: object) -> bool:
-    """Return whether a function is what its module calls by its name: the digest holds what it captures."""
+def _is_module_level(function: object) -> bool:
+    """Return whether a function is that of its name in its module; the digest holds what it captures."""
     module = sys.modules.get(getattr(function, "__module__", ""))
     return getattr(module, getattr(function, "__qualname__", ""), None) is function
 
@@ -93,7 +93,7 @@ def _is_known(value: object) -> bool:
     kind = value if isinstance(value, type) or callable(value) else type(value)
     if getattr(kind, "__module__", type(kind).__module__).partition(".")[0] not in KNOWN:
         return False
-    if getattr(value, "__closure__", None) and not _is_of_module(value):
+    if getattr(value, "__closure__", None) and not _is_module_level(value):
         return False
     inner = fields(value) if is_dataclass(value) and not isinstance(value, type) else ()
     return all(_is_known(getattr(value, field.name)) for field in inner)

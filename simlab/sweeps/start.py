@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from simlab.core.backend import compiler_options
 from simlab.core.catalog import shorten, suggest
 from simlab.core.fingerprint import fingerprint
 from simlab.core.json_value import Json
@@ -23,7 +21,7 @@ from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.config_reader import locate_errors, number, read
 from simlab.tasks import Task
 from simlab.training.checkpoints import DamagedCheckpointError, load_tree, save_tree
-from simlab.training.warm_start import WarmStart, warm_start
+from simlab.training.warm_start import WarmStart, compile_warm_start
 
 PREFIX = "sha256:"
 LONGEST_NAME = 250  # bytes of a file name that every file system takes
@@ -104,7 +102,7 @@ def load_initial_params(start: Json, task: Task, model: TransformerConfig, seed:
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
         how = read(WarmStart, changes, "warm_start").record
-        train: Any = jax.jit(warm_start, static_argnums=(0, 1), compiler_options=compiler_options())
+        train = compile_warm_start()
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
     return load_tree(path, _like(model))
 

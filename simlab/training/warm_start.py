@@ -1,5 +1,6 @@
 """Warm starts: an initial policy trained on demonstrations, in float32."""
 
+from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, PyTree
 
+from simlab.core.backend import compiler_options
 from simlab.core.pytree import Scalar, pytree, static
 from simlab.core.ranges import FRACTION, STEPS
 from simlab.core.streams import stream
@@ -68,6 +70,11 @@ def warm_start(
 
     (params, _), losses = lax.scan(step, (params, how.optimizer.init(params)), jnp.arange(how.steps))
     return params, losses
+
+
+def compile_warm_start() -> Callable[..., tuple[Params, Float[Array, " steps"]]]:
+    """Return the compiled `warm_start`, with the options of training runs; task and model are static."""
+    return jax.jit(warm_start, static_argnums=(0, 1), compiler_options=compiler_options())
 
 
 def _cross_entropy(params: Params, model: TransformerConfig, prompts: Array, responses: Array) -> Array:
