@@ -24,8 +24,8 @@ def find_range(hint: object) -> tuple[Range | None, bool]:
     """Return the range in the type of a field, and whether the field takes a pair (low, high)."""
     options = (hint, *typing.get_args(hint))
     inner = [each for option in options for each in (option, *typing.get_args(option))]
-    found = next((each for each in inner if isinstance(each, Range)), None)
-    return found, any(typing.get_origin(each) is tuple for each in inner)
+    allowed = next((each for each in inner if isinstance(each, Range)), None)
+    return allowed, any(typing.get_origin(each) is tuple for each in inner)
 
 
 def check_range(name: str, value: Override, hint: object) -> None:

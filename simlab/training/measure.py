@@ -62,7 +62,7 @@ def choose_metrics(chosen: Sequence[str] | None) -> tuple[str, ...]:
         if name not in METRICS:
             hint, names = suggest(VERL_ALIASES.get(name, name), list(METRICS), "simlab list metrics")
             raise ValueError(
-                f"metrics must hold names of metrics, got {shorten(name)}; {hint}allowed: {', '.join(names)}"
+                f"metrics must be names of metrics, got {shorten(name)}; {hint}allowed: {', '.join(names)}"
             )
     return tuple(dict.fromkeys((MISMATCH, *chosen)))
 

@@ -255,9 +255,9 @@ def test_limits_of_a_format_stay_in_the_canonical_form():
         ({"metrics": "pcc"}, r"^metrics must be a list of names, got 'pcc'\.$"),
         (
             {"metrics": ["chi2"]},
-            r"^metrics must hold .*, got 'chi2'; did you mean 'chi2_token'\?",
+            r"^metrics must be names .*, got 'chi2'; did you mean 'chi2_token'\?",
         ),
-        ({"metrics": ["rollout_corr/k3_kl"]}, r"^metrics must hold .*; did you mean 'k3_kl'\?"),
+        ({"metrics": ["rollout_corr/k3_kl"]}, r"^metrics must be names .*; did you mean 'k3_kl'\?"),
         (
             {"schedule": {"name": "mismatch-triggered", "metric": "pcc"}, "metrics": []},
             r"^schedule.metric must be a number that the run records, got 'pcc'; .*allowed: rms_log_rho, rew",
