@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from figures.style import COLORS, DASHES, ArmStyle
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import minus
 from simlab.studies.design import Design
 from simlab.studies.loading import load_claims, load_experiment
@@ -33,19 +34,20 @@ def find_roles(experiment: str) -> ArmRoles:
         return NO_ROLES
     trials = trials_of(list(load_claims().values()), experiment)
     criteria = [criterion for trial in trials for criterion in trial.criteria]
-    controls = dict.fromkeys(_find_control(each, design.baseline) for each in criteria)
-    return ArmRoles(design.baseline, [arm for arm in controls if arm])
+    untreated = design.arms[design.baseline]
+    controls = dict.fromkeys(_find_control(each, untreated) for each in criteria)
+    return ArmRoles(untreated.id, [arm.id for arm in controls if arm])
 
 
-def _find_control(criterion: Criterion, untreated: str) -> str:
+def _find_control(criterion: Criterion, untreated: Arm) -> Arm | None:
     """Return the arm that a criterion names as control.
 
     A premise that the untreated arm is worse than another arm names it as well.
     """
-    own = getattr(criterion.contrast, "control", "")
+    own = getattr(criterion.contrast, "control", None)
     if own or criterion.role != "manipulation" or criterion.direction != "negative":
         return own
-    return next((arm for arm in criterion.arms if criterion.contrast == minus(untreated, arm)), "")
+    return next((arm for arm in criterion.arms if criterion.contrast == minus(untreated, arm)), None)
 
 
 def arm_styles(

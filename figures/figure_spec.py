@@ -46,7 +46,7 @@ class FigureSpec:
         if not isinstance(self.kind, Curves | Forest):
             return self.kind
         claims = [load_claims()[claim] for claim in self.claims]
-        kind = self.kind.with_arms(arms_of(trials_of(claims, self.experiment)))
+        kind = self.kind.with_arms([arm.id for arm in arms_of(trials_of(claims, self.experiment))])
         return replace(kind, roles=find_roles(self.experiment)) if isinstance(kind, Curves) else kind
 
     def draw(self, results: Results) -> Figure:

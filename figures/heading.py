@@ -12,6 +12,7 @@ from figures.series import read_labels
 from figures.style import MUTED
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.arms import Arm
 from simlab.studies.board import Row, board, estimate_text
 from simlab.studies.registration import AFTER
 from simlab.studies.verdicts import ALPHA, CriterionEvidence
@@ -157,7 +158,8 @@ def state_criterion(evidence: CriterionEvidence, labels: Mapping[str, str]) -> s
     """Return quantity, estimate, interval and margin, with the labels of the arms."""
     criterion = evidence.criterion
     if criterion.contrast is not None:
-        criterion = replace(criterion, contrast=criterion.contrast.with_arms(labels))
+        labelled = {arm: Arm(labels.get(arm.id, arm.id)) for arm in criterion.arms}
+        criterion = replace(criterion, contrast=criterion.contrast.with_arms(labelled))
     return f"{criterion.text} = {estimate_text(evidence)}, margin {criterion.margin:.2g}"
 
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.arms.chains import ICEPOP, NEAREST_BITS, TIS
-from experiments.arms.names import moe_arm
+from experiments.arms.chains import EXACT, ICEPOP, NEAREST_BITS, TIS
+from experiments.arms.moe import R3
+from experiments.arms.settings import on_chains, with_moe
 from experiments.papers import vexact
 from experiments.studies.leaderboard import RECENT
 from scripts.verdict_tables import find_row
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
+from simlab.studies.arms import Arm
 from simlab.studies.board import Row
 from simlab.studies.estimands import HELD_OUT_REWARD, MISMATCH, Views
 from simlab.studies.loading import load_claims
@@ -39,13 +41,13 @@ def findings() -> str:
     lines = (
         "**Removing the mismatch recovers most of the lost reward, token TIS a part.** "
         "Of the held-out reward that truncation costs, truncating identically in both engines recovers "
-        f"{recovered_share('zero mismatch')}, token TIS {recovered_share('token TIS')} "
+        f"{recovered_share(on_chains(EXACT))}, token TIS {recovered_share(on_chains(TIS))} "
         f"({policies} initial policies, {level:.1%} intervals, corrected for the remedies and the interim "
         f"analyses). {lead_over_tis()} {repeated_tis()} If the sums are exact as well, the engines are "
         f"bitwise identical: {identical_engines()}. For an MoE: "
-        f"identical truncation {recovered_share('zero mismatch', MOE_BOARD)}, "
-        f"token TIS {recovered_share('token TIS', MOE_BOARD)}, "
-        f"routing replay R3 {recovered_share('R3', MOE_BOARD)}.",
+        f"identical truncation {recovered_share(with_moe(EXACT), MOE_BOARD)}, "
+        f"token TIS {recovered_share(with_moe(TIS), MOE_BOARD)}, "
+        f"routing replay R3 {recovered_share(with_moe(R3), MOE_BOARD)}.",
         recent_remedies(),
         bypass(),
         larger_noise(),
@@ -76,9 +78,9 @@ def remaining_bias(correction: str) -> str:
     return f"{mean:.0%} ({parts.min():.0%} to {parts.max():.0%} over {len(parts)} policies)"
 
 
-def recovered_share(arm: str, board: str = "leaderboard") -> str:
+def recovered_share(arm: Arm, board: str = "leaderboard") -> str:
     """Return the share of the loss that an arm of a leaderboard recovers, with its interval and verdict."""
-    (row,) = (each for each in recovered_shares(board) if each.arm.endswith(f": {arm}"))
+    (row,) = (each for each in recovered_shares(board) if each.arm == arm.id)
     ends = f"{row.ci_low:.0%}, {row.ci_high:.0%}" if isfinite(row.ci_high) else f"at least {row.ci_low:.0%}"
     return f"{row.share:.0%} [{ends}]" + (" (inconclusive)" if row.verdict == "inconclusive" else "")
 
@@ -93,12 +95,13 @@ def recent_remedies() -> str:
     """Return what corrections and trust regions of 2026 recover of the loss, and that TIS ends above them."""
     board = read_leaderboard(_load(MOE_BOARD), load_claims()["V6"].trial(MOE_BOARD))
     verdicts = {row.arm: row.verdict for row in board.recovered}
-    shown = [name for name in RECENT if verdicts[moe_arm(name)] == "supported"]
-    if shown != [ICEPOP] or not all(is_above(board, moe_arm(TIS), moe_arm(name)) for name in RECENT):
+    tis, recent = with_moe(TIS).id, {arm: with_moe(arm).id for arm in RECENT}
+    shown = [arm for arm, id in recent.items() if verdicts[id] == "supported"]
+    if shown != [ICEPOP] or not all(is_above(board, tis, id) for id in recent.values()):
         raise ValueError(f"{MOE_BOARD} shows that {shown} recover a part, or that TIS is not above all four")
     experts, dense = (
-        ", ".join(f"{name} {recovered_share(name, where)}" for name in RECENT)
-        for where in (MOE_BOARD, "leaderboard")
+        ", ".join(f"{arm} {recovered_share(place(arm), where)}" for arm in RECENT)
+        for place, where in ((with_moe, MOE_BOARD), (on_chains, "leaderboard"))
     )
     return (
         "**For an MoE, IcePop recovers a part of the loss; DPPO, IPO and KPop are inconclusive.** "
@@ -196,7 +199,7 @@ def bypass() -> str:
     share = decided_row("V7", "identical_engines", "contradicted").criteria[0]
     stored = Views(_load("identical_engines")).arms
     copied, agreeing, none = (
-        f"{np.mean([HELD_OUT_REWARD(view) for view in stored[arm].values()]):.2f}"
+        f"{np.mean([HELD_OUT_REWARD(view) for view in stored[arm.id].values()]):.2f}"
         for arm in (vexact.NEW_BYPASS, vexact.NEW_IDENTICAL, vexact.NEW_NONE)
     )
     return (
@@ -212,7 +215,7 @@ def larger_noise() -> str:
     stored = Views(_load("larger_noise")).arms
     arms = (vexact.NEW_NONE, vexact.NEW_BF16)
     arms += (vexact.LARGER_FRESH, vexact.LARGER_RECENT, vexact.LARGER_FIXED)
-    means = (np.mean([vexact.LEARNED(view) for view in stored[arm].values()]) for arm in arms)
+    means = (np.mean([vexact.LEARNED(view) for view in stored[arm.id].values()]) for arm in arms)
     truncated, control, fresh, recent, fixed = (f"{mean:.2f}" for mean in means)
     row = decided_row("V3", "larger_noise", "contradicted")
     higher = row.criteria[0]

@@ -82,11 +82,12 @@ def read_recipes() -> dict[str, list[tuple[str, str]]]:
 
 
 def apply_block(file: Path, code: str) -> None:
-    """Add a block to a file: rows to the display of the same name, imports on top, the rest at the end."""
-    for statement in ast.parse(code.replace("    ...\n", "")).body:
+    """Add a block to a file: rows after `...` to the display, imports on top, the rest at the end."""
+    without_dots = code.replace("    ...\n", "")
+    for statement in ast.parse(without_dots).body:
         text = file.read_text()
-        source = ast.get_source_segment(code.replace("    ...\n", ""), statement) or ""
-        if isinstance(statement, ast.Assign):
+        source = ast.get_source_segment(without_dots, statement) or ""
+        if isinstance(statement, ast.Assign) and without_dots != code:
             name = ast.unparse(statement.targets[0])
             rows = source.split("\n", 1)[1].rsplit("\n", 1)[0]
             file.write_text(insert_rows(text, name, rows))

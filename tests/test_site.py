@@ -15,13 +15,14 @@ from scripts.site.notebooks import page
 from scripts.site.reference import doc_text, reference_pages
 from simlab.studies import Measured
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.board import Board, Row
 from simlab.studies.contrasts import minus
 from simlab.studies.records import Claim, Regime, Trial, primary
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family
 
-RULE = primary(m.REWARD, minus("a", "b"), "positive", 0.2, because="a\nreason")
+RULE = primary(m.REWARD, minus(Arm("a"), Arm("b")), "positive", 0.2, because="a\nreason")
 TRIAL = Trial("runs", (RULE,), Regime("R", "nats"), note="a | note")
 CLAIM = Claim("H1", "hacking", "A | statement", "Tab. 2", "dynamics", (TRIAL,))
 

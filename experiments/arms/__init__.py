@@ -1,4 +1,5 @@
-"""The arms of the training experiments: the changes of each, and its initial policies.
+"""The arms of the training experiments.
 
-`catalog` has all of them by name; the other files declare those of a paper or a task.
+A file per paper or task declares treatments: what each changes in the base config. `settings` places them: it
+adds task, model and initial policies.
 """

@@ -1,16 +1,18 @@
 """The parts that arms change: objectives, schedules and engines, as parts of a run config."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from experiments.regimes import BASE
 from simlab.core.json_value import Json
-from simlab.studies.design import Arm
+from simlab.studies.arms import Arm
+from simlab.training.optimizer import AdamW
 from simlab.training.schedules import Halving
 
-PILOT_STEPS = Arm().steps
+PILOT_STEPS = Arm("pilot").steps
 WARMUP, PERIOD = BASE["schedule"]["lr_warmup_steps"], PILOT_STEPS // 4
 EQUAL = "f32/f32"
+RATE = BASE.get("optimizer", {}).get("learning_rate", AdamW().learning_rate)
 
 
 def objective(name: str, **numbers: Json) -> dict[str, Json]:
@@ -23,12 +25,27 @@ def schedule(name: str, **numbers: Json) -> dict[str, Json]:
     return {"schedule": {"name": name, "lr_warmup_steps": WARMUP, **numbers}}
 
 
-def mean_of_halving() -> float:
+def with_halving(arm: Arm) -> Arm:
+    """Return the arm with its learning rate halved every quarter of the run."""
+    return _change(arm, "halving", schedule("halving", period=PERIOD))
+
+
+def at_mean_rate(arm: Arm) -> Arm:
+    """Return the arm at the constant rate whose mean is that of `with_halving`, after the same warm-up."""
+    return _change(arm, "mean rate of halving", {"optimizer.learning_rate": RATE * _mean_of_halving()})
+
+
+def _change(arm: Arm, words: str, changes: Mapping[str, Json]) -> Arm:
+    label = arm.label and f"{arm.label}, {words}"
+    return replace(arm, id=f"{arm.id}, {words}", label=label, changes={**arm.changes, **changes})
+
+
+def _mean_of_halving() -> float:
     """Return the mean rate of halving every `PERIOD` steps over that of a constant rate, with warm-ups."""
     least = float(Halving(period=PERIOD).min_lr_ratio)
     constant = [min(1.0, (step + 1) / WARMUP) for step in range(PILOT_STEPS)]
-    halved = [factor * max(0.5 ** ((step + 1) // PERIOD), least) for step, factor in enumerate(constant)]
-    return sum(halved) / sum(constant)
+    lowered = [factor * max(0.5 ** ((step + 1) // PERIOD), least) for step, factor in enumerate(constant)]
+    return sum(lowered) / sum(constant)
 
 
 @dataclass(frozen=True)

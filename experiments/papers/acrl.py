@@ -12,25 +12,8 @@ from math import log
 import numpy as np
 
 from experiments.arms import acrl, chains
-from experiments.arms.acrl import (
-    DAPO,
-    DAPO_ACRL,
-    DAPO_BF16,
-    DAPO_TIS,
-    E4M3,
-    E4M3_BF16,
-    E4M3_TIS,
-    KL,
-    MOVING,
-    PENALTIES,
-    PPO,
-    PPO_ACRL,
-    PPO_BF16,
-    PPO_TIS,
-    SQUARED,
-)
-from experiments.arms.catalog import LEVELS
-from experiments.arms.names import chain_arm, moe_arm, steady_arm
+from experiments.arms.acrl import KL, MOVING, PENALTIES, SQUARED
+from experiments.arms.settings import at_steady_rate, on_chains, with_moe
 from experiments.benchmarks.acrl_overhead import acrl_share
 from experiments.papers import hacking, lr
 from experiments.papers.shared import (
@@ -83,21 +66,25 @@ from simlab.theory.checks import acrl_checks as checks
 dynamics, measurement, identity = claim_makers("acrl")
 
 # Arms.
-NONE, BF16, SEQ_MIS = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.SEQ_MIS)
-TIS5, ACRL = chain_arm(acrl.TIS5), chain_arm(acrl.ACRL)
-TWO_BITS, TWO_BIT_TIS = chain_arm(chains.TWO_BITS), chain_arm(acrl.TWO_BIT_TIS)
-TWO_BIT_MIS, TWO_BIT_ACRL = chain_arm(acrl.TWO_BIT_MIS), chain_arm(acrl.TWO_BIT_ACRL)
-TIS_3, SEQ_MIS_3 = chain_arm(acrl.TWO_BIT_TIS_3), chain_arm(acrl.TWO_BIT_SEQ_MIS_3)
-TWO_BIT_GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.TWO_BIT_GAMMAS.items()}
+NONE, BF16, SEQ_MIS = on_chains(chains.NONE), on_chains(chains.BF16), on_chains(chains.SEQ_MIS)
+TIS5, ACRL = on_chains(acrl.TIS5), on_chains(acrl.ACRL)
+PER_SEQUENCE, PER_BATCH = on_chains(acrl.PER_SEQUENCE), on_chains(acrl.PER_BATCH)
+GAMMAS = {gamma: on_chains(arm) for gamma, arm in acrl.GAMMAS.items()}
+X_LOW, X_HIGH = on_chains(acrl.LOW_X), on_chains(acrl.HIGH_X)
+TWO_BITS, TWO_BIT_TIS = on_chains(chains.TWO_BITS), on_chains(acrl.TWO_BIT_TIS)
+TWO_BIT_MIS, TWO_BIT_ACRL = on_chains(acrl.TWO_BIT_MIS), on_chains(acrl.TWO_BIT_ACRL)
+TIS_3, SEQ_MIS_3 = on_chains(acrl.TWO_BIT_TIS_3), on_chains(acrl.TWO_BIT_SEQ_MIS_3)
+TWO_BIT_GAMMAS = {gamma: on_chains(arm) for gamma, arm in acrl.TWO_BIT_GAMMAS.items()}
 ACRL_3 = TWO_BIT_GAMMAS[0.65]
-LOW_X, HIGH_X = map(chain_arm, acrl.TWO_BIT_REFERENCES.values())
-GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.GAMMAS.items()}
-X_LOW, _, X_HIGH = map(chain_arm, acrl.REFERENCES.values())
-CONTROL_OF = {chain_arm(DAPO): chain_arm(DAPO_BF16), chain_arm(PPO): chain_arm(PPO_BF16)}
-TIS_OF = {chain_arm(DAPO): chain_arm(DAPO_TIS), chain_arm(PPO): chain_arm(PPO_TIS)}
-ACRL_OF = {NONE: ACRL, chain_arm(PPO): chain_arm(PPO_ACRL), chain_arm(DAPO): chain_arm(DAPO_ACRL)}
-MOE, MOE_ACRL, MOE_BF16 = moe_arm(chains.NONE), moe_arm(acrl.ACRL), moe_arm(chains.BF16)
-STEADY, STEADY_ACRL = map(steady_arm, (chains.NONE, acrl.ACRL))
+LOW_X, HIGH_X = on_chains(acrl.TWO_BIT_LOW_X), on_chains(acrl.TWO_BIT_HIGH_X)
+DAPO, DAPO_BF16 = on_chains(acrl.DAPO), on_chains(acrl.DAPO_BF16)
+DAPO_TIS, DAPO_ACRL = on_chains(acrl.DAPO_TIS), on_chains(acrl.DAPO_ACRL)
+PPO, PPO_BF16 = on_chains(acrl.PPO), on_chains(acrl.PPO_BF16)
+PPO_TIS, PPO_ACRL = on_chains(acrl.PPO_TIS), on_chains(acrl.PPO_ACRL)
+ALGORITHMS = ((DAPO, DAPO_BF16, DAPO_TIS, DAPO_ACRL), (PPO, PPO_BF16, PPO_TIS, PPO_ACRL))
+"""No correction, control, token TIS and ACRL of each."""
+MOE, MOE_ACRL, MOE_BF16 = with_moe(chains.NONE), with_moe(acrl.ACRL), with_moe(chains.BF16)
+STEADY, STEADY_ACRL = at_steady_rate(chains.NONE), at_steady_rate(acrl.ACRL)
 DIAGNOSTICS = {BF16: ("under FP8", "held out")} | dict.fromkeys(
     (TWO_BIT_TIS, TWO_BIT_MIS, TWO_BIT_ACRL), ("held out",)
 )
@@ -121,9 +108,10 @@ LARGEST_COST = 0.005
 """Half a percent of a step."""
 
 
-E4M3_BASE, E4M3_CONTROL = chain_arm(E4M3), chain_arm(E4M3_BF16)
-E4M3_GAMMAS = {gamma: chain_arm(name) for gamma, name in acrl.E4M3_GAMMAS.items()}
-E4M3_X_LOW, E4M3_X_HIGH = map(chain_arm, acrl.E4M3_REFERENCES.values())
+E4M3, E4M3_BF16, E4M3_TIS = map(on_chains, (acrl.E4M3, acrl.E4M3_BF16, acrl.E4M3_TIS))
+E4M3_MOE, E4M3_MOE_TIS = with_moe(acrl.E4M3), with_moe(acrl.E4M3_TIS)
+E4M3_GAMMAS = {gamma: on_chains(arm) for gamma, arm in acrl.E4M3_GAMMAS.items()}
+E4M3_X_LOW, E4M3_X_HIGH = on_chains(acrl.E4M3_LOW_X), on_chains(acrl.E4M3_HIGH_X)
 OF_TOKENS = 0.05
 FIVE_TOKENS = "five tokens in 100"
 X_REASON = "less than 0.15 of the loss: does not matter"
@@ -204,10 +192,10 @@ CLAIMS = (
             regime=NEAREST_CHAINS,
             note="The seven gammas of the table, weights up to 3."),
         trial("e4m3_gammas",
-            collapses(E4M3_GAMMAS[0.9], E4M3_CONTROL, role="primary", direction="zero"),
-            *(collapses(E4M3_GAMMAS[gamma], E4M3_CONTROL, direction="zero") for gamma in (0.5, 1.3, 1.7)),
-            *(collapses(E4M3_GAMMAS[gamma], E4M3_CONTROL) for gamma in (2.1, 2.5)),
-            secondary(m.GROWTH_D, minus(E4M3_GAMMAS[0.1], E4M3_CONTROL), "positive", FACTOR, because=GROWS),
+            collapses(E4M3_GAMMAS[0.9], E4M3_BF16, role="primary", direction="zero"),
+            *(collapses(E4M3_GAMMAS[gamma], E4M3_BF16, direction="zero") for gamma in (0.5, 1.3, 1.7)),
+            *(collapses(E4M3_GAMMAS[gamma], E4M3_BF16) for gamma in (2.1, 2.5)),
+            secondary(m.GROWTH_D, minus(E4M3_GAMMAS[0.1], E4M3_BF16), "positive", FACTOR, because=GROWS),
             regime=E4M3_CHAINS,
             note="If none of 24 runs collapses, p = 0.002. Holm's method rejects at this p only after five "
             "other criteria of the paper, so more policies are needed.")),
@@ -228,12 +216,12 @@ CLAIMS = (
             loses(TWO_BITS, BF16),
             regime=NEAREST_CHAINS),
         trial("e4m3_gammas",
-            recovers_more(E4M3_X_LOW, E4M3_GAMMAS[0.65], E4M3_BASE, E4M3_CONTROL, role="primary",
+            recovers_more(E4M3_X_LOW, E4M3_GAMMAS[0.65], E4M3, E4M3_BF16, role="primary",
                 direction="zero", margin=0.15, because=X_REASON),
-            recovers_more(E4M3_X_HIGH, E4M3_GAMMAS[0.65], E4M3_BASE, E4M3_CONTROL, direction="zero",
+            recovers_more(E4M3_X_HIGH, E4M3_GAMMAS[0.65], E4M3, E4M3_BF16, direction="zero",
                 margin=0.15, because=X_REASON),
             secondary(m.ENTROPY, minus(E4M3_X_LOW, E4M3_X_HIGH), "positive", 0.05, because=FIVE_CENTINATS),
-            loses(E4M3_BASE, E4M3_CONTROL),
+            loses(E4M3, E4M3_BF16),
             regime=E4M3_CHAINS)),
     dynamics("A7", "Measured under FP8, the discrepancy of a BF16 run stays between 0.011 and 0.017",
         "Tab. 8",
@@ -247,7 +235,7 @@ CLAIMS = (
             note="The arm is the control. Ranges of single runs, 64 responses each time; the mean over "
             "policies is in acrl_tab8."),
         trial("e4m3_gammas",
-            primary(E4M3_BASELINE, mean_of(E4M3_CONTROL), "zero", log(0.017 / 0.011),
+            primary(E4M3_BASELINE, mean_of(E4M3_BF16), "zero", log(0.017 / 0.011),
                 because="the printed range, largest over smallest"),
             regime=E4M3_CHAINS,
             note="The arm is the control.")),
@@ -257,24 +245,23 @@ CLAIMS = (
                 because="half a percent of a step; the least of 30 timings each, one core", is_point=True))),
     dynamics("A9", "ACRL works with GRPO, PPO with a critic, and DAPO", "Tab. 4",
         trial("acrl_variants",
-            primary(m.REWARD, minus(ACRL_OF[NONE], NONE), "positive", LOSS, because=TEN_POINTS),
-            *(
-                secondary(m.REWARD, minus(ACRL_OF[bare], bare), "positive", LOSS, because=TEN_POINTS)
-                for bare in (chain_arm(PPO), chain_arm(DAPO))
-            ),
+            primary(m.REWARD, minus(ACRL, NONE), "positive", LOSS, because=TEN_POINTS),
+            secondary(m.REWARD, minus(PPO_ACRL, PPO), "positive", LOSS, because=TEN_POINTS),
+            secondary(m.REWARD, minus(DAPO_ACRL, DAPO), "positive", LOSS, because=TEN_POINTS),
             regime=CHAINS,
             note="gamma 0.35, weights up to 5, X from the first steps of GRPO; the order is GRPO, PPO, "
             "DAPO. The control of each is the same algorithm without ACRL."),
         trial("acrl_algorithms",
             *(
-                recovers(ACRL_OF[none], none, bf16, role=role, reward=m.HELD_OUT_REWARD)
-                for (none, bf16), role in zip(CONTROL_OF.items(), ("primary", "secondary"), strict=True)
+                recovers(controlled, none, bf16, role=role, reward=m.HELD_OUT_REWARD)
+                for (none, bf16, _, controlled), role in zip(
+                    ALGORITHMS, ("primary", "secondary"), strict=True)
             ),
             *(
-                recovers_more(ACRL_OF[none], TIS_OF[none], none, bf16, reward=m.HELD_OUT_REWARD)
-                for none, bf16 in CONTROL_OF.items()
+                recovers_more(controlled, tis, none, bf16, reward=m.HELD_OUT_REWARD)
+                for none, bf16, tis, controlled in ALGORITHMS
             ),
-            *(loses(none, bf16, m.HELD_OUT_REWARD) for none, bf16 in CONTROL_OF.items()),
+            *(loses(none, bf16, m.HELD_OUT_REWARD) for none, bf16, _, _ in ALGORITHMS),
             regime=DAPO_PPO_CHAINS,
             note="As in the table: DAPO and PPO, each with BF16, no correction, token TIS and ACRL. gamma "
             "0.35, weights up to 5.")),
@@ -369,8 +356,7 @@ CLAIMS = (
 A2, A3, A4, A8 = find_claims(CLAIMS, "A2", "A3", "A4", "A8")
 OTHER_LEVELS = {
     level: tuple(claim.trial("acrl_dynamics").with_arms({ACRL: arm}) for claim in (A2, A3, A4))
-    for level, arm in LEVELS.items()
-    if arm != ACRL
+    for level, arm in (("sequence", PER_SEQUENCE), ("batch", PER_BATCH))
 }
 """The same trials with Y per sequence and per batch, which decide nothing; the verdict is that per group."""
 
@@ -429,8 +415,8 @@ E4M3_DYNAMICS = training_experiment(
     "Does a dense run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
     (*CLAIMS, *hacking.CLAIMS, *lr.CLAIMS),
     minutes=300.0,
-    baseline=chain_arm(E4M3),
-    smoke=(chain_arm(E4M3_TIS),),
+    baseline=E4M3,
+    smoke=(E4M3_TIS,),
     shared_diagnostics=("both engines",),
 )
 E4M3_MOE_DYNAMICS = training_experiment(
@@ -438,8 +424,8 @@ E4M3_MOE_DYNAMICS = training_experiment(
     "Does an MoE run with E4M3 rollouts collapse in 2000 steps, and what do the remedies keep?",
     (*CLAIMS, *hacking.CLAIMS, *lr.CLAIMS),
     minutes=900.0,
-    baseline=moe_arm(E4M3),
-    smoke=(moe_arm(E4M3_TIS),),
+    baseline=E4M3_MOE,
+    smoke=(E4M3_MOE_TIS,),
     shared_diagnostics=("both engines",),
 )
 E4M3_GAMMAS_DYNAMICS = training_experiment(
@@ -447,9 +433,9 @@ E4M3_GAMMAS_DYNAMICS = training_experiment(
     "With E4M3 rollouts, at which gamma and X does ACRL keep a run alive over 2000 steps?",
     CLAIMS,
     minutes=650.0,
-    baseline=E4M3_BASE,
+    baseline=E4M3,
     smoke=(E4M3_GAMMAS[0.65],),
-    diagnostics={E4M3_CONTROL: ("under E4M3",)},
+    diagnostics={E4M3_BF16: ("under E4M3",)},
 )
 # One compiled function serves the distances; the penalty has its own, which a smoke run does without.
 ACRL_VARIANTS = training_experiment(
@@ -465,6 +451,6 @@ ACRL_ALGORITHMS = training_experiment(
     "Does ACRL help PPO and DAPO, and more than token TIS does?",
     CLAIMS,
     minutes=100.0,
-    baseline=chain_arm(DAPO),
-    smoke=(chain_arm(DAPO_TIS),),
+    baseline=DAPO,
+    smoke=(DAPO_TIS,),
 )

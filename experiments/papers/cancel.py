@@ -10,7 +10,8 @@ from math import log, log2
 
 import numpy as np
 
-from experiments.arms.cancel import CANCEL, GROUPS, SPELLED
+from experiments.arms import cancel
+from experiments.arms.settings import in_two_spellings, on_template
 from experiments.papers.shared import (
     CHANGES,
     QUARTER_MORE,
@@ -22,6 +23,7 @@ from experiments.papers.shared import (
 from experiments.regimes import SPELLINGS, TEMPLATE
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import Contrast, mean_of, minus
 from simlab.studies.records import Criterion, Direction, exact, manipulation, primary, secondary
 from simlab.theory.checks import cancel_checks as checks
@@ -30,9 +32,19 @@ from simlab.theory.residual import SINGLE
 dynamics, _, identity = claim_makers("cancel")
 
 # Arms of cancel_dynamics.
-GRPO, FIX, GSPO, WIDE, UNCHANGED, MIN, ORTH, NO_STOP, SCALED = (f"template: {name}" for name in CANCEL)
-SIZES = {log2(g): (f"template: GSPO, G = {g}", f"template: DFPO min, G = {g}") for g in GROUPS}
-SIZES[4.0] = (GSPO, MIN)
+COMPARED = (
+    *(cancel.GRPO, cancel.FIX, cancel.GSPO, cancel.WIDE),
+    *(cancel.UNCHANGED, cancel.MIN, cancel.ORTH),
+)
+"""The objectives of Table 1, and two controls of DFPO."""
+GRPO, FIX, GSPO, WIDE, UNCHANGED, MIN, ORTH = map(on_template, COMPARED)
+NO_STOP, SCALED = on_template(cancel.NO_STOP), on_template(cancel.SCALED)
+SIZES = {
+    log2(size): tuple(on_template(cancel.in_groups_of(size, arm)) for arm in (cancel.GSPO, cancel.MIN))
+    for size in (2, 4, 8)
+}
+SIZES[4.0] = GSPO, MIN
+"""GSPO and DFPO by the logarithm of the size of a group."""
 VALIDATED = ("held-out prompts",)
 LOOKED = ("last minibatch", "KL to base", *VALIDATED)
 DIAGNOSTICS = dict.fromkeys((GSPO, WIDE, UNCHANGED, MIN), LOOKED) | dict.fromkeys(
@@ -40,7 +52,7 @@ DIAGNOSTICS = dict.fromkeys((GSPO, WIDE, UNCHANGED, MIN), LOOKED) | dict.fromkey
 )
 
 # Arms of spelling_dynamics.
-SPELLED_ARMS = tuple(f"two_spellings: {name}" for name in SPELLED)
+SPELLED_ARMS = tuple(map(in_two_spellings, COMPARED))
 _, _, SPELLED_GSPO, SPELLED_WIDE, SPELLED_UNCHANGED, SPELLED_MIN, _ = SPELLED_ARMS
 
 # Estimands, with the margins of C9 and their reasons.
@@ -71,16 +83,16 @@ OF_LAST = "Asym and energy at the ratios of the last minibatch of a step; Asym o
 CENSORED = f"Steps, in tens, until a gain of {GAIN}; a run that never gains it counts with all its steps."
 
 
-def learns(arm: str) -> Criterion:
+def learns(arm: Arm) -> Criterion:
     """Return the premise that the untreated arm learns."""
     return manipulation(m.REWARD_CHANGE, mean_of(arm), "positive", REWARDS, because=HEADROOM)
 
 
 def ranks(
-    grpo: str, fix: str, gspo: str, wide: str, unchanged: str, smallest: str, orthogonal: str
+    grpo: Arm, fix: Arm, gspo: Arm, wide: Arm, unchanged: Arm, smallest: Arm, orthogonal: Arm
 ) -> list[Criterion]:
     """Return the order of Table 1 in held-out reward; the headline is the gain of DFPO over GSPO."""
-    pairs: list[tuple[str, str, Direction]] = [
+    pairs: list[tuple[Arm, Arm, Direction]] = [
         (smallest, gspo, "positive"),
         (smallest, fix, "positive"),
         (fix, gspo, "positive"),
@@ -97,7 +109,7 @@ def _gain_by_size() -> Contrast:
     """Return the slope over log2 G of the gain of DFPO over GSPO."""
     middle = sum(SIZES) / len(SIZES)
     scale = sum((x - middle) ** 2 for x in SIZES)
-    weights: dict[str, float] = {}
+    weights: dict[Arm, float] = {}
     for x, (without, with_it) in SIZES.items():
         weights |= {with_it: (x - middle) / scale, without: -(x - middle) / scale}
     return Contrast(weights, "slope over log2 G of DFPO min minus GSPO, G = 2, 4, 8, 16")

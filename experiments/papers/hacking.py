@@ -6,8 +6,8 @@ run without correction collapses. `moe_dynamics` compares MoE with dense models.
 """
 
 from experiments.arms import chains
-from experiments.arms.catalog import EARLY_FORK, FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS
-from experiments.arms.names import chain_arm, moe_arm, new_arm, steady_arm
+from experiments.arms.forks import EARLY_FORK, FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS
+from experiments.arms.settings import at_steady_rate, from_new_policies, on_chains, with_moe
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -29,6 +29,7 @@ from experiments.papers.shared import (
 from experiments.regimes import CHAINS, GAUSSIAN_NOISE, NEW_CHAINS, STEADY_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import LeavesBand, excess, mean_of, minus, slope
 from simlab.studies.records import Criterion, exact, manipulation, primary, secondary, stored_row
 from simlab.theory.checks import hacking_checks as checks
@@ -38,12 +39,12 @@ PLACEMENTS = "a tenth of the distance to the std under rounding everywhere (0.00
 TWENTIETH_OF_PRINTED = "a twentieth of the printed distance from 1"
 
 # Arms of hacking_dynamics; branches of the fork are arms too.
-NONE, BF16, TIS = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.TIS)
-GSPO, NOISE = chain_arm(chains.GSPO), chain_arm(chains.NOISE)
-CLIPS = {high: chain_arm(name) for high, name in chains.CLIPS.items()}
-DELTAS = {delta: chain_arm(name) for delta, name in chains.DELTAS.items()}
+NONE, BF16, TIS = on_chains(chains.NONE), on_chains(chains.BF16), on_chains(chains.TIS)
+GSPO, NOISE = on_chains(chains.GSPO), on_chains(chains.NOISE)
+CLIPS = {high: on_chains(arm) for high, arm in chains.CLIPS.items()}
+DELTAS = {delta: on_chains(arm) for delta, arm in chains.DELTAS.items()}
 DISTORTED = DELTAS[2.0]
-RAISED = {0.0: GSPO} | {delta - 1: name for delta, name in DELTAS.items() if delta > 0}
+RAISED = {0.0: GSPO} | {delta - 1: arm for delta, arm in DELTAS.items() if delta > 0}
 ADDED = {
     NONE: ("mismatch", "clipping", "clusters"),
     CLIPS[0.28]: ("clipping",),
@@ -51,13 +52,13 @@ ADDED = {
     DISTORTED: ("hacking",),
 }
 DIAGNOSTICS = {
-    name: ("validation", *ADDED.get(name, ()))
-    for name in (NONE, BF16, TIS, GSPO, NOISE, *CLIPS.values(), *DELTAS.values())
+    arm: ("validation", *ADDED.get(arm, ()))
+    for arm in (NONE, BF16, TIS, GSPO, NOISE, *CLIPS.values(), *DELTAS.values())
 }
 
 # Arms of moe_dynamics.
-MOE, MOE_BF16 = moe_arm(chains.NONE), moe_arm(chains.BF16)
-DENSE, DENSE_BF16 = steady_arm(chains.NONE), steady_arm(chains.BF16)
+MOE, MOE_BF16 = with_moe(chains.NONE), with_moe(chains.BF16)
+DENSE, DENSE_BF16 = at_steady_rate(chains.NONE), at_steady_rate(chains.BF16)
 # Estimands.
 J_WITH_STEP = m.diagnostic_correlation("hacking_j", "step", "J and the step")
 J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
@@ -81,7 +82,7 @@ SOME_RUNS = "more than a quarter of the initial policies"
 BOTH_WAYS = "a tenth of the initial policies each way"
 GROWTH = manipulation(m.GROWTH, minus(NONE, BF16), "positive", FACTOR, because=GROWS)
 """The premise that the mismatch grows without a correction, more than in the control."""
-FRESH = new_arm(chains.NONE), new_arm(chains.BF16)
+FRESH = from_new_policies(chains.NONE), from_new_policies(chains.BF16)
 CONFIRMED = (
     "The rule of `hacking_dynamics`, registered before that run, on the runs from other policies that were "
     "made for V1 and V7."
@@ -90,18 +91,18 @@ CONFIRMED = (
 
 # fmt: off
 # Criteria that are tested in several regimes.
-def _rare_rho_falls(none: str, bf16: str, *_: str) -> tuple[Criterion, ...]:
+def _rare_rho_falls(none: Arm, bf16: Arm, *_: Arm) -> tuple[Criterion, ...]:
     return (primary(m.RARE_DRIFT, minus(none, bf16), "negative", 0.05, because=FIVE_PERCENT_OF_RHO),)
 
 
-def _engines_decorrelate(none: str, bf16: str, *_: str) -> tuple[Criterion, ...]:
+def _engines_decorrelate(none: Arm, bf16: Arm, *_: Arm) -> tuple[Criterion, ...]:
     return (
         primary(PCC, minus(none, bf16), "negative", 0.01, because="a hundredth of a correlation near 1"),
         secondary(LARGEST, minus(none, bf16), "positive", FACTOR, because=GROWS),
     )
 
 
-def _tis_slows_growth(none: str, bf16: str, tis: str, *_: str) -> tuple[Criterion, ...]:
+def _tis_slows_growth(none: Arm, bf16: Arm, tis: Arm, *_: Arm) -> tuple[Criterion, ...]:
     return (
         primary(m.GROWTH, minus(tis, none), "negative", FACTOR, because=GROWS),
         secondary(m.ENTROPY_GROWTH, minus(none, bf16), "negative", QUARTER_MORE, because=CHANGES),

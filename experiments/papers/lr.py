@@ -7,9 +7,9 @@ Identities are in `theory`.
 
 from math import log
 
-from experiments.arms import chains, on_policy
-from experiments.arms.length import CORRECTED, LENGTHS, PERIODS
-from experiments.arms.names import chain_arm, constant_arm, halving_arm, rloo_arm
+from experiments.arms import chains, length, on_policy
+from experiments.arms.changes import at_mean_rate, with_halving
+from experiments.arms.settings import on_chains, on_recurrences, on_wide_recurrences
 from experiments.papers.shared import (
     FACTOR,
     FIVE_POINTS,
@@ -38,6 +38,7 @@ from experiments.regimes import (
 )
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import CollapsesSooner, mean_of, minus
 from simlab.studies.records import COLLAPSE_TIME, Criterion, exact, manipulation, primary, secondary
 from simlab.theory.checks import lr_checks as checks
@@ -45,28 +46,28 @@ from simlab.theory.checks import lr_checks as checks
 dynamics, _, identity = claim_makers("lr")
 
 # Arms of lr_dynamics.
-NONE, BF16, FP16 = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(chains.FP16)
-TIS, MIS = chain_arm(chains.TIS), chain_arm(chains.MIS)
-SEQ_TIS, SEQ_MIS = chain_arm(chains.SEQ_TIS), chain_arm(chains.SEQ_MIS)
-SLOW, FEW = chain_arm(chains.SLOW), chain_arm(chains.FEW)
-SLOWED = halving_arm(NONE)
+NONE, BF16, FP16 = on_chains(chains.NONE), on_chains(chains.BF16), on_chains(chains.FP16)
+TIS, MIS = on_chains(chains.TIS), on_chains(chains.MIS)
+SEQ_TIS, SEQ_MIS = on_chains(chains.SEQ_TIS), on_chains(chains.SEQ_MIS)
+SLOW, FEW = on_chains(chains.SLOW), on_chains(chains.FEW)
+HALVED = with_halving(NONE)
 DIAGNOSTICS = {NONE: ("mismatch", "curvature"), BF16: ("mismatch", "curvature")}
 
 # Arms of lr_on_policy, the setting of the paper.
-RLOO, RLOO_BF16 = chain_arm(on_policy.RLOO), chain_arm(on_policy.RLOO_BF16)
-RLOO_FEW, RLOO_SLOW = chain_arm(on_policy.RLOO_FEW), chain_arm(rloo_arm(chains.SLOW))
-RLOO_FP16, RLOO_SLOWED = chain_arm(on_policy.RLOO_FP16), halving_arm(RLOO)
-RLOO_TIS, RLOO_MIS, RLOO_SEQ_TIS, RLOO_SEQ_MIS = (
-    chain_arm(rloo_arm(each)) for each in (chains.TIS, chains.MIS, chains.SEQ_TIS, chains.SEQ_MIS)
-)
+RLOO, RLOO_BF16 = on_chains(on_policy.RLOO), on_chains(on_policy.RLOO_BF16)
+RLOO_FEW, RLOO_SLOW = on_chains(on_policy.RLOO_FEW), on_chains(on_policy.RLOO_SLOW)
+RLOO_FP16, RLOO_HALVED = on_chains(on_policy.RLOO_FP16), with_halving(RLOO)
+RLOO_TIS, RLOO_MIS = on_chains(on_policy.RLOO_TIS), on_chains(on_policy.RLOO_MIS)
+RLOO_SEQ_TIS, RLOO_SEQ_MIS = on_chains(on_policy.RLOO_SEQ_TIS), on_chains(on_policy.RLOO_SEQ_MIS)
 
 # Arms of length_dynamics.
-FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE = (f"length: {name}" for name in LENGTHS)
-WIDE, WIDE_BF16, WIDE_TRIGGERED, WIDE_LATE = (
-    f"length, wide: {name}" for name in ("no schedule", "BF16", *PERIODS)
-)
+SCHEDULES = length.FREE, length.BF16, length.TRIGGERED, length.TRIGGERED_LATE
+FREE, LENGTH_BF16, TRIGGERED, TRIGGERED_LATE = map(on_recurrences, SCHEDULES)
+WIDE, WIDE_BF16, WIDE_TRIGGERED, WIDE_LATE = map(on_wide_recurrences, SCHEDULES)
 # Arms of length_corrections, with LENGTH_BF16.
-FREE_MIS, MIS_TRIGGERED, FREE_TIS, TIS_TRIGGERED = (f"length: {name}" for name in CORRECTED)
+FREE_MIS, FREE_TIS = on_recurrences(chains.MIS), on_recurrences(chains.TIS)
+MIS_TRIGGERED = length.with_triggered_halving(FREE_MIS)
+TIS_TRIGGERED = length.with_triggered_halving(FREE_TIS)
 
 # Estimands.
 LPD_WITH_NORM = m.rank_correlation("abs_seq_log_ratio", "grad_norm", "abs_seq_log_ratio and gradient norm")
@@ -78,18 +79,18 @@ TERMS, FOUR_TERMS = 4 / 128, "four right terms of 128"
 DOUBLES = "a surge: the length doubles; in the paper it triples"
 
 
-def surges(arm: str) -> Criterion:
+def surges(arm: Arm) -> Criterion:
     """Return the premise that the responses of an arm become longer."""
     return manipulation(LONGER, mean_of(arm), "positive", log(2), because=DOUBLES)
 
 
-def loses_terms(untreated: str, control: str, reward: m.Estimand = m.REWARD) -> Criterion:
+def loses_terms(untreated: Arm, control: Arm, reward: m.Estimand = m.REWARD) -> Criterion:
     """Return the premise that the untreated arm loses reward, where a right term is worth 1/128."""
     because = f"{FOUR_TERMS}; BF16 reached 15 in trial runs"
     return manipulation(reward, minus(untreated, control), "negative", TERMS, because=because)
 
 
-def has_mismatch_of_its_bits(half: str, control: str) -> Criterion:
+def has_mismatch_of_its_bits(half: Arm, control: Arm) -> Criterion:
     """Return the premise that the mismatch of FP16 is within a factor of eight of that of BF16."""
     because = "FP16 has three more mantissa bits than BF16, which explains an eighth of its mismatch"
     return manipulation(m.FIRST_MISMATCH, minus(half, control), "zero", log(8), because=because)
@@ -180,17 +181,17 @@ CLAIMS = (
             "surge brings the collapse nearer is not tested: under BF16 no run collapses.")),
     dynamics("L6", "The schedule rescues MIS and improves TIS", "Fig. 11, 12",
         trial("lr_dynamics",
-            recovers(halving_arm(MIS), MIS, BF16, role="primary"),
-            recovers(halving_arm(TIS), TIS, BF16),
-            recovers_more(halving_arm(MIS), constant_arm(MIS), MIS, BF16),
+            recovers(with_halving(MIS), MIS, BF16, role="primary"),
+            recovers(with_halving(TIS), TIS, BF16),
+            recovers_more(with_halving(MIS), at_mean_rate(MIS), MIS, BF16),
             loses(MIS, BF16),
             regime=CHAINS,
             note="The third criterion compares halving with a constant rate of the same mean."),
         trial("lr_on_policy",
-            recovers(halving_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16, role="primary"),
-            recovers(halving_arm(RLOO_TIS), RLOO_TIS, RLOO_BF16),
-            recovers_more(halving_arm(RLOO_MIS), constant_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16),
-            recovers(halving_arm(RLOO_MIS), RLOO_MIS, RLOO_BF16, reward=m.HELD_OUT_REWARD),
+            recovers(with_halving(RLOO_MIS), RLOO_MIS, RLOO_BF16, role="primary"),
+            recovers(with_halving(RLOO_TIS), RLOO_TIS, RLOO_BF16),
+            recovers_more(with_halving(RLOO_MIS), at_mean_rate(RLOO_MIS), RLOO_MIS, RLOO_BF16),
+            recovers(with_halving(RLOO_MIS), RLOO_MIS, RLOO_BF16, reward=m.HELD_OUT_REWARD),
             loses(RLOO_MIS, RLOO_BF16),
             regime=RLOO_CHAINS),
         trial("length_corrections",
@@ -205,12 +206,12 @@ CLAIMS = (
     dynamics("L7", "FP16 in both engines collapses as well, and the schedule stabilizes it", "Fig. 13",
         trial("lr_dynamics",
             collapses(FP16, BF16, role="primary"),
-            recovers(halving_arm(FP16), FP16, BF16),
+            recovers(with_halving(FP16), FP16, BF16),
             has_mismatch_of_its_bits(FP16, BF16),
             regime=FP16_CHAINS),
         trial("lr_on_policy",
             collapses(RLOO_FP16, RLOO_BF16, role="primary"),
-            recovers(halving_arm(RLOO_FP16), RLOO_FP16, RLOO_BF16, reward=m.HELD_OUT_REWARD),
+            recovers(with_halving(RLOO_FP16), RLOO_FP16, RLOO_BF16, reward=m.HELD_OUT_REWARD),
             has_mismatch_of_its_bits(RLOO_FP16, RLOO_BF16),
             regime=RLOO_FP16_CHAINS)),
     identity("L8", "The gradient error is at most 2 B Delta T^2", "Thm. 3.1, B.1",
@@ -247,14 +248,14 @@ CLAIMS = (
             because="exponents within 0.05 of 1, 1 and 2 at the two smallest step sizes", tolerance=0.05)),
     dynamics("L11", "The schedule keeps entropy and peak validation accuracy higher", "Sec. 4.1",
         trial("lr_dynamics",
-            primary(m.LOG_ENTROPY, minus(SLOWED, NONE), "positive", FACTOR, because=KEEPS_ENTROPY),
-            secondary(m.PEAK_REWARD, minus(SLOWED, NONE), "positive", REWARDS, because=FIVE_POINTS),
+            primary(m.LOG_ENTROPY, minus(HALVED, NONE), "positive", FACTOR, because=KEEPS_ENTROPY),
+            secondary(m.PEAK_REWARD, minus(HALVED, NONE), "positive", REWARDS, because=FIVE_POINTS),
             manipulation(m.LOG_ENTROPY, minus(NONE, BF16), "negative", FACTOR, because=LOSES_ENTROPY),
             regime=CHAINS,
             note="Reward of the inference engine stands for validation."),
         trial("lr_on_policy",
-            primary(m.LOG_ENTROPY, minus(RLOO_SLOWED, RLOO), "positive", FACTOR, because=KEEPS_ENTROPY),
-            secondary(m.PEAK_HELD_OUT, minus(RLOO_SLOWED, RLOO), "positive", REWARDS, because=FIVE_POINTS),
+            primary(m.LOG_ENTROPY, minus(RLOO_HALVED, RLOO), "positive", FACTOR, because=KEEPS_ENTROPY),
+            secondary(m.PEAK_HELD_OUT, minus(RLOO_HALVED, RLOO), "positive", REWARDS, because=FIVE_POINTS),
             manipulation(m.LOG_ENTROPY, minus(RLOO, RLOO_BF16), "negative", FACTOR, because=LOSES_ENTROPY),
             regime=RLOO_CHAINS)),
     dynamics("L12", "The mismatch is larger where the loss is sharper", "Sec. 3.1",

@@ -9,9 +9,8 @@ initial policy.
 
 from math import log
 
-from experiments.arms import acrl, chains
-from experiments.arms.moe import AT_REST
-from experiments.arms.names import chain_arm, new_arm, repeated_arm, rest_arm
+from experiments.arms import acrl, chains, moe
+from experiments.arms.settings import from_new_policies, on_chains, three_runs, with_moe_at_rest
 from experiments.papers.shared import (
     CHANGES,
     FACTOR,
@@ -30,6 +29,7 @@ from experiments.papers.shared import (
 from experiments.regimes import CHAINS, MOE_AT_REST, NEW_CHAINS, REPEATED_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import minus
 from simlab.studies.records import EXACT_SUMS, Trial, manipulation, primary, secondary, stored_row
 
@@ -37,36 +37,36 @@ dynamics, measurement, _ = claim_makers("recent")
 
 DROPPED_MARGIN = 0.01
 """One token in 100."""
-NONE, BF16, DAPO = chain_arm(chains.NONE), chain_arm(chains.BF16), chain_arm(acrl.DAPO)
-DUAL_CLIP = chain_arm(chains.DUAL_CLIP)
-PARTS = (
-    DUAL_CLIP,
-    *map(chain_arm, (chains.CLIPS[0.28], chains.TOKEN_MEAN, chains.GROUP_FILTER)),
-)
-NEW_NONE, NEW_BF16, NEW_TIS = map(new_arm, (chains.NONE, chains.BF16, chains.TIS))
-DPPO, IPO, KPOP, ICEPOP = map(new_arm, (chains.DPPO, chains.IPO, chains.KPOP, chains.ICEPOP))
+NONE, BF16, DAPO = on_chains(chains.NONE), on_chains(chains.BF16), on_chains(acrl.DAPO)
+DUAL_CLIP, CLIP_HIGHER = on_chains(chains.DUAL_CLIP), on_chains(chains.CLIPS[0.28])
+TOKEN_MEAN, GROUP_FILTER = on_chains(chains.TOKEN_MEAN), on_chains(chains.GROUP_FILTER)
+PARTS = DUAL_CLIP, CLIP_HIGHER, TOKEN_MEAN, GROUP_FILTER
+NEW_NONE, NEW_BF16 = from_new_policies(chains.NONE), from_new_policies(chains.BF16)
+NEW_TIS, ICEPOP = from_new_policies(chains.TIS), from_new_policies(chains.ICEPOP)
+DPPO, IPO, KPOP = map(from_new_policies, (chains.DPPO, chains.IPO, chains.KPOP))
+REPEATED_NONE, REPEATED_BF16 = three_runs(chains.NONE), three_runs(chains.BF16)
+REPEATED_TIS, REPEATED_ICEPOP = three_runs(chains.TIS), three_runs(chains.ICEPOP)
+REPEATED_IPO, REPEATED_KPOP = three_runs(chains.IPO), three_runs(chains.KPOP)
+REST_BF16, REST_E4M3 = with_moe_at_rest(moe.REST_BF16), with_moe_at_rest(moe.REST_E4M3)
+REST_TRUNCATED, REST_ROUTER = with_moe_at_rest(moe.REST_TRUNCATED), with_moe_at_rest(moe.REST_ROUTER)
 LARGEST_NORM = m.Estimand(
     "log of the largest gradient norm, mean of 10 steps",
     lambda view: float(log(view.curve("grad_norm").max())),
     m.LOG,
 )
 LOG_KL = m.late_log("k3_kl", "KL divergence between the engines")
-REPEATED_NONE, REPEATED_BF16, REPEATED_TIS = map(repeated_arm, (chains.NONE, chains.BF16, chains.TIS))
-REPLAYED = {name: minus(rest_arm(name, replays=True), rest_arm(name)) for name in AT_REST}
 
 
-def _repeated_trial(remedy: str) -> Trial:
+def _repeated_trial(remedy: Arm) -> Trial:
     """Return the trial of a remedy with three runs from each initial policy."""
-    arm, versus_tis = repeated_arm(remedy), ()
-    if arm != REPEATED_TIS:
-        versus_tis = (
-            recovers_more(arm, REPEATED_TIS, REPEATED_NONE, REPEATED_BF16, reward=m.HELD_OUT_REWARD),
-        )
+    versus_tis = (
+        recovers_more(remedy, REPEATED_TIS, REPEATED_NONE, REPEATED_BF16, reward=m.HELD_OUT_REWARD),
+    )
     return trial(
         "remedies_repeated",
-        recovers(arm, REPEATED_NONE, REPEATED_BF16, role="primary", reward=m.HELD_OUT_REWARD),
-        recovers(arm, REPEATED_NONE, REPEATED_BF16),
-        *versus_tis,
+        recovers(remedy, REPEATED_NONE, REPEATED_BF16, role="primary", reward=m.HELD_OUT_REWARD),
+        recovers(remedy, REPEATED_NONE, REPEATED_BF16),
+        *(versus_tis if remedy != REPEATED_TIS else ()),
         loses(REPEATED_NONE, REPEATED_BF16, m.HELD_OUT_REWARD),
         regime=REPEATED_CHAINS,
         note="New runs with other seeds. The seeds of the initial policies are those of `remedies`, which "
@@ -112,10 +112,11 @@ CLAIMS = (
         "R3, arXiv 2510.11370",
         trial("routing_replay",
             *(
-                criterion(LOG_KL, REPLAYED[name], "negative", QUARTER_MORE, because=CHANGES)
-                for criterion, name in ((primary, "BF16"), (secondary, "E4M3"), (secondary, "truncation"))
+                criterion(LOG_KL, minus(moe.with_r3(arm), arm), "negative", QUARTER_MORE, because=CHANGES)
+                for criterion, arm in (
+                    (primary, REST_BF16), (secondary, REST_E4M3), (secondary, REST_TRUNCATED))
             ),
-            manipulation(LOG_KL, REPLAYED["router in E4M3"], "negative", QUARTER_MORE,
+            manipulation(LOG_KL, minus(moe.with_r3(REST_ROUTER), REST_ROUTER), "negative", QUARTER_MORE,
                 because="positive control: R3 removes what the router alone causes; " + CHANGES),
             regime=MOE_AT_REST,
             note="The same responses are scored twice. A pilot from four other policies suggested the "
@@ -132,14 +133,14 @@ CLAIMS = (
         for id, name, arm, reference, note, *repeated in (
             ("N5", "DPPO", DPPO, "arXiv 2602.04879", "TV distance, bounds of 0.2."),
             ("N6", "IPO", IPO, "prime-rl trainer/rl/loss.py, 2026-09", "Bound of 0.3, no KL term.",
-                _repeated_trial(chains.IPO)),
+                _repeated_trial(REPEATED_IPO)),
             ("N7", "KPop", KPOP, "Ring blog of 2026-05-26", "Bound of 0.1, as a loss.",
-                _repeated_trial(chains.KPOP)),
+                _repeated_trial(REPEATED_KPOP)),
             ("N8", "IcePop", ICEPOP, "verl decoupled_token_icepop", "Band of 0.5 to 5, on top of GRPO.",
-                _repeated_trial(chains.ICEPOP)))
+                _repeated_trial(REPEATED_ICEPOP)))
     ),
     dynamics("N9", "Token TIS keeps held-out reward that GRPO loses under mismatch",
-        "Yao et al., TIS blog of 2025-08-05", _repeated_trial(chains.TIS)),
+        "Yao et al., TIS blog of 2025-08-05", _repeated_trial(REPEATED_TIS)),
 )
 # fmt: on
 (N1,) = find_claims(CLAIMS, "N1")
@@ -158,7 +159,7 @@ ROUTING_REPLAY = training_experiment(
     "How much of the mismatch of an MoE does routing carry, and R3 remove, at which noise level?",
     CLAIMS,
     minutes=8.0,
-    baseline=rest_arm("BF16"),
+    baseline=REST_BF16,
     shared_diagnostics=(),
 )
 REMEDIES = training_experiment(
@@ -175,5 +176,5 @@ REMEDIES_REPEATED = training_experiment(
     CLAIMS,
     minutes=75.0,
     baseline=REPEATED_NONE,
-    smoke=(repeated_arm(chains.KPOP),),
+    smoke=(REPEATED_KPOP,),
 )

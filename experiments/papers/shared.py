@@ -11,8 +11,9 @@ from functools import partial
 from math import log
 
 from experiments.arms import acrl
-from experiments.arms.names import chain_arm, moe_arm
+from experiments.arms.settings import on_chains, with_moe
 from experiments.regimes import E4M3_CHAINS, E4M3_MOE_CHAINS
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference, minus
 from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.records import (
@@ -90,9 +91,9 @@ def find_claims(claims: Sequence[Claim], *ids: str) -> tuple[Claim, ...]:
 
 
 def recovers(
-    remedy: str,
-    untreated: str,
-    control: str,
+    remedy: Arm,
+    untreated: Arm,
+    control: Arm,
     *,
     role: Role = "secondary",
     margin: float = FIFTH,
@@ -105,10 +106,10 @@ def recovers(
 
 
 def recovers_more(
-    remedy: str,
-    other: str,
-    untreated: str,
-    control: str,
+    remedy: Arm,
+    other: Arm,
+    untreated: Arm,
+    control: Arm,
     *,
     role: Role = "secondary",
     margin: float = FIFTH,
@@ -122,21 +123,16 @@ def recovers_more(
 
 
 def collapses(
-    arm: str, control: str, *, role: Role = "secondary", direction: Direction = "positive"
+    arm: Arm, control: Arm, *, role: Role = "secondary", direction: Direction = "positive"
 ) -> Criterion:
     """Return that an arm collapses from more than a quarter of the initial policies."""
     return Criterion(COLLAPSE, CollapseRate(arm, control), direction, 0.25, QUARTER_OF_RUNS, role)
 
 
-def loses(untreated: str, control: str, reward: Estimand = REWARD) -> Criterion:
+def loses(untreated: Arm, control: Arm, reward: Estimand = REWARD) -> Criterion:
     """Return the premise that the untreated arm loses reward against the control."""
     because = "0.1 of the largest reward: a fraction of a smaller loss cannot be measured"
     return manipulation(reward, minus(untreated, control), "negative", LOSS, because=because)
-
-
-def e4m3_arms(named: Callable[[str], str]) -> tuple[str, ...]:
-    """Return no correction, control, TIS, sequence MIS and ACRL at E4M3 with three bits."""
-    return tuple(map(named, (acrl.E4M3, acrl.E4M3_BF16, acrl.E4M3_TIS, acrl.E4M3_SEQ_MIS, acrl.E4M3_ACRL)))
 
 
 def in_e4m3(
@@ -144,13 +140,15 @@ def in_e4m3(
 ) -> tuple[Trial, ...]:
     """Return the trials of a claim with E4M3 rollouts of three mantissa bits, dense and MoE.
 
-    `build` takes the arms of `e4m3_arms`. The rule is exploratory if it is younger than the runs.
+    `build` takes no correction, control, token TIS, sequence MIS and ACRL. The rule is exploratory if it is
+    younger than the runs.
     """
-    regimes: tuple[tuple[str, Callable[[str], str], Regime], ...] = (
-        ("e4m3_dynamics", chain_arm, E4M3_CHAINS),
-        ("e4m3_moe_dynamics", moe_arm, E4M3_MOE_CHAINS),
+    treatments = (acrl.E4M3, acrl.E4M3_BF16, acrl.E4M3_TIS, acrl.E4M3_SEQ_MIS, acrl.E4M3_ACRL)
+    regimes = (
+        ("e4m3_dynamics", on_chains, E4M3_CHAINS),
+        ("e4m3_moe_dynamics", with_moe, E4M3_MOE_CHAINS),
     )
     return tuple(
-        trial(name, *build(*e4m3_arms(named)), regime=regime, note=note, is_exploratory=is_exploratory)
-        for name, named, regime in regimes
+        trial(name, *build(*map(place, treatments)), regime=regime, note=note, is_exploratory=is_exploratory)
+        for name, place, regime in regimes
     )

@@ -4,6 +4,7 @@ Experiments: `gpu_pairs` compares emulated GPUs on fixed policies; `accumulator_
 accumulator of one GPU against that of another.
 """
 
+from experiments.arms.tensor_cores import GPUS, NARROWED, NOISY, PLAIN, SAME
 from experiments.papers.shared import FACTOR, FIVE_POINTS, GROWS, LOSS, REWARDS, claim_makers, trial
 from experiments.regimes import ADDERS
 from simlab.studies import estimands as m
@@ -12,9 +13,6 @@ from simlab.studies.records import manipulation, primary, secondary, stored_row
 
 dynamics, measurement, _ = claim_makers("tensor cores")
 
-# Arms of accumulator_drift.
-SAME, GPUS, NARROWED = "H100 in both engines", "A100 and H100", "H100, 25 and 13 bits"
-PLAIN, NOISY = "float32 and BF16", "the flagship's engines"
 CONTROLS = (NARROWED, PLAIN)
 """Arms whose verdicts stand in the note of T5."""
 

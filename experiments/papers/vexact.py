@@ -10,8 +10,8 @@ from math import log
 
 import numpy as np
 
-from experiments.arms import catalog, chains
-from experiments.arms.names import chain_arm, moe_arm, new_arm
+from experiments.arms import chains, noise
+from experiments.arms.settings import from_new_policies, on_chains, with_moe
 from experiments.measurements.exact_sums import compare
 from experiments.papers import hacking
 from experiments.papers.shared import (
@@ -57,30 +57,34 @@ from simlab.theory.checks import vexact_checks as checks
 dynamics, _, identity = claim_makers("vexact")
 
 # Arms of vexact_dynamics.
-NONE, BF16 = chain_arm(chains.NONE), chain_arm(chains.BF16)
-IDENTICAL, BYPASS = chain_arm(chains.IDENTICAL), chain_arm(chains.BYPASS)
-ON_POLICY, ON_POLICY_BF16 = chain_arm(chains.ON_POLICY), chain_arm(chains.ON_POLICY_BF16)
-ON_POLICY_E4M3 = chain_arm(chains.ON_POLICY_E4M3)
+NONE, BF16 = on_chains(chains.NONE), on_chains(chains.BF16)
+IDENTICAL, BYPASS = on_chains(chains.IDENTICAL), on_chains(chains.BYPASS)
+ON_POLICY, ON_POLICY_BF16 = on_chains(chains.ON_POLICY), on_chains(chains.ON_POLICY_BF16)
+ON_POLICY_E4M3 = on_chains(chains.ON_POLICY_E4M3)
 NEAREST, TRUNCATED = (
-    slope({-float(bits): chain_arm(name) for bits, name in levels.items()}, "bits removed")
+    slope({-float(bits): on_chains(arm) for bits, arm in levels.items()}, "bits removed")
     for levels in (chains.NEAREST_BITS, chains.BITS)
 )
 FIXED, FRESH = (
-    slope({log(scale): chain_arm(name) for scale, name in levels.items()}, "log of its scale")
-    for levels in chains.NOISES.values()
+    slope({log(scale): on_chains(arm) for scale, arm in levels.items()}, "log of its scale")
+    for levels in (chains.FIXED_NOISES, chains.FRESH_NOISES)
 )
 
 # Arms of noise_dynamics.
-RECENT, FRESH_1 = chain_arm(chains.RECENT), chain_arm(chains.NOISES["fresh"][1.0])
-TO_NEAREST, STOCHASTIC = map(chain_arm, chains.ONE_BIT.values())
+RECENT, FRESH_1 = on_chains(chains.RECENT_NOISE), on_chains(chains.FRESH_NOISES[1.0])
+TO_NEAREST, STOCHASTIC = on_chains(chains.ONE_BIT), on_chains(chains.ONE_BIT_STOCHASTIC)
 # Arms of matched_noise.
-AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(chain_arm, catalog.AS_LARGE)
+AS_LARGE_FRESH, AS_LARGE_RECENT, AS_LARGE_FIXED = map(on_chains, (noise.FRESH, noise.RECENT, noise.FIXED))
 # Arms of larger_noise and weight_noise.
-NEW_NONE, NEW_BF16 = new_arm(chains.NONE), new_arm(chains.BF16)
-LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = map(new_arm, catalog.LARGER_NOISES)
-WEIGHTS_FRESH, WEIGHTS_FIXED = map(new_arm, catalog.WEIGHT_NOISES)
+NEW_NONE, NEW_BF16 = from_new_policies(chains.NONE), from_new_policies(chains.BF16)
+LARGER_FRESH = from_new_policies(noise.LARGER_FRESH)
+LARGER_RECENT = from_new_policies(noise.LARGER_RECENT)
+LARGER_FIXED = from_new_policies(noise.LARGER_FIXED)
+WEIGHTS_FRESH = from_new_policies(noise.FRESH_WEIGHTS)
+WEIGHTS_FIXED = from_new_policies(noise.FIXED_WEIGHTS)
 # Arms of identical_engines.
-NEW_TIS, NEW_IDENTICAL, NEW_BYPASS = map(new_arm, (chains.TIS, chains.IDENTICAL, chains.BYPASS))
+NEW_TIS, NEW_BYPASS = from_new_policies(chains.TIS), from_new_policies(chains.BYPASS)
+NEW_IDENTICAL = from_new_policies(chains.IDENTICAL)
 NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
 LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_POINTS + "; the larger mismatch costs more"
@@ -241,14 +245,14 @@ CLAIMS = (
     dynamics("V6", "Remedies differ under the same mismatch, and can be ranked", "review",
         *(
             trial(name,
-                recovers_more(*map(named, (chains.EXACT, chains.TIS, chains.NONE, chains.BF16)),
+                recovers_more(*map(place, (chains.EXACT, chains.TIS, chains.NONE, chains.BF16)),
                     role="primary", reward=m.FINAL_REWARD),
-                loses(named(chains.NONE), named(chains.BF16), m.FINAL_REWARD),
+                loses(place(chains.NONE), place(chains.BF16), m.FINAL_REWARD),
                 regime=regime,
                 rule_sha256=rule)
-            for name, named, regime, rule in (
-                ("leaderboard", chain_arm, CHAINS, LEADERBOARD_RULE),
-                ("leaderboard_experts", moe_arm, MOE_CHAINS, ""))
+            for name, place, regime, rule in (
+                ("leaderboard", on_chains, CHAINS, LEADERBOARD_RULE),
+                ("leaderboard_experts", with_moe, MOE_CHAINS, ""))
         ),
         trial("identical_engines",
             recovers_more(NEW_IDENTICAL, NEW_TIS, NEW_NONE, NEW_BF16, role="primary",

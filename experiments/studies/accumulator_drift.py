@@ -5,13 +5,15 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.papers.tensor_cores import CONTROLS, GPUS, NARROWED, NOISY, PLAIN, SAME, T5
-from experiments.regimes import BASE, CONTROL
+from experiments.arms.tensor_cores import GPUS, NARROWED, NOISY, PLAIN, SAME
+from experiments.papers.tensor_cores import CONTROLS, T5
+from experiments.regimes import BASE
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
 from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies import Measured
+from simlab.studies.arms import Arm
 from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.verdicts import measure_trials
 from simlab.sweeps import Grid, sweep
@@ -19,27 +21,13 @@ from simlab.sweeps.grids import Point
 
 CHUNK = 20
 RUNS_PER_BATCH = 6
-NARROW = 13
 # 1 ulp of a log-probability: float32 sums of the softmax may depend on the size of the batch.
 ROUND_OFF = 1e-6
 COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
 
 
-def _narrow_accumulator() -> dict[str, Json]:
-    core = {"fraction_bits": NARROW, "result_bits": NARROW}
-    product = {"accumulator": core}
-    attention = {"score_accumulator": core, "value_accumulator": {"inner": core}}
-    return {"projection": product, "lm_head": product, "attention": attention}
-
-
-ARMS: dict[str, Json] = {
-    SAME: "h100-bf16/h100-bf16",
-    GPUS: "a100-bf16/h100-bf16",
-    NARROWED: {"name": "h100-bf16/h100-bf16", "infer": _narrow_accumulator()},
-    PLAIN: CONTROL,
-    NOISY: BASE["engines"],
-}
-"""Engine pairs; in the first three all sites round equally and only the accumulators differ."""
+ARMS = (SAME, GPUS, NARROWED, PLAIN, NOISY)
+"""In the first three all sites round equally and only the accumulators differ."""
 
 DRIFT_BASE: dict[str, Json] = {
     **BASE,
@@ -64,11 +52,9 @@ SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
 
 
 def run(run: ExperimentContext) -> None:
-    arms, seeds = (
-        ([NOISY], run.seeds(range(2))) if run.smoke else (list(ARMS), run.seeds(range(RUNS_PER_BATCH)))
-    )
+    arms, seeds = ([NOISY], run.seeds(range(2))) if run.smoke else (ARMS, run.seeds(range(RUNS_PER_BATCH)))
     runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else RUNS_PER_BATCH
-    run.configure(arms=arms, base=DRIFT_BASE, runs_per_batch=runs_per_batch, chunk=CHUNK)
+    run.configure(arms=[arm.id for arm in arms], base=DRIFT_BASE, runs_per_batch=runs_per_batch, chunk=CHUNK)
     grid = Grid(tuple(make_point(arm, seed, run.smoke) for arm in arms for seed in seeds))
     result = sweep(
         DRIFT_BASE, grid, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True
@@ -77,7 +63,7 @@ def run(run: ExperimentContext) -> None:
     made: Any = result.runs()
     runs = made[["run", "arm", "seed", "status", "steps", "steps_completed"]]
     table: Any = chunks(result.steps())
-    _check_control(run, result.frame([]).query("arm == @SAME")["rms_log_rho"])
+    _check_control(run, result.frame([]).query(f"arm == {SAME.id!r}")["rms_log_rho"])
     run.table("runs", runs.assign(initial_policy=[f"start {seed}" for seed in runs["seed"]]))
     run.table("chunks", table)
 
@@ -89,11 +75,11 @@ def _check_control(run: ExperimentContext, mismatch: Any) -> None:
         raise ArithmeticError(f"{SAME}: the control has a mismatch of {largest:.2g}")
 
 
-def make_point(arm: str, seed: int, smoke: bool = False) -> Point:
+def make_point(arm: Arm, seed: int, smoke: bool = False) -> Point:
     """Return a run: the arm's engines, from the warm start of that seed."""
     start = {"seed": seed, "steps": 1000, "demo_error_rate": 0.15, "min_lr_ratio": 1.0}
-    changes = {"engines": ARMS[arm], "seed": seed, "warm_start": start}
-    return Point.of_arm({**changes, **(SMOKE if smoke else {})}, arm)
+    changes = {**arm.changes, "seed": seed, "warm_start": start}
+    return Point.of_arm({**changes, **(SMOKE if smoke else {})}, arm.id)
 
 
 def chunks(steps: pd.DataFrame) -> pd.DataFrame:
@@ -106,7 +92,7 @@ TRIAL = T5.trial("accumulator_drift")
 CONTROL_TRIALS = {arm: TRIAL.with_arms({GPUS: arm}) for arm in CONTROLS}
 RULE = (
     f"Six runs per arm from six initial policies, paired. {TRIAL.text} The same for "
-    f"{' and '.join(CONTROL_TRIALS)}, which decide nothing."
+    f"{' and '.join(arm.id for arm in CONTROLS)}, which decide nothing."
 )
 
 

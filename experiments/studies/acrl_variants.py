@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from experiments.arms.acrl import KL, MOVING, PENALTIES, SQUARED
 from experiments.arms.chains import NONE
-from experiments.arms.names import chain_arm
+from experiments.arms.settings import on_chains
 from experiments.studies.observed_runs import EVERY, SMOKE_EVERY, build_diagnostics, rows_of_step
 from experiments.studies.repeated_runs import (
     curves,
@@ -25,6 +25,7 @@ from simlab.objectives import TokenBatch, get_objective
 from simlab.objectives.advantages import grpo
 from simlab.objectives.batch import clamp, masked_mean
 from simlab.objectives.corrections import ACRL_LEVELS, LOG_RHO_LIMIT, sequence_discrepancy, token_log_rho
+from simlab.studies.arms import Arm
 from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps.program import BatchedRun, stack_members
 from simlab.training.diagnostics import DiagnosticContext
@@ -90,28 +91,28 @@ class AcrlVariant:
 
 
 IMPLEMENTATIONS: dict[str, AcrlVariant] = {
-    SQUARED: AcrlVariant(1),
-    KL: AcrlVariant(2),
-    MOVING: AcrlVariant(0, follow=0.2),
-    **{name: AcrlVariant(advantage=PenalizedAdvantage(size)) for size, name in PENALTIES.items()},
+    SQUARED.own_objective: AcrlVariant(1),
+    KL.own_objective: AcrlVariant(2),
+    MOVING.own_objective: AcrlVariant(0, follow=0.2),
+    **{arm.own_objective: AcrlVariant(advantage=PenalizedAdvantage(size)) for size, arm in PENALTIES.items()},
 }
 
 
-def run_variants(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
+def run_variants(run: ExperimentContext, arms: Sequence[Arm], block: int | None) -> Frames:
     """Run these variants from the initial policies of the arm without correction, with validation."""
-    record_arms(run, names)
-    wanted = block_specs(chain_arm(NONE), block, run.smoke)
+    record_arms(run, arms)
+    wanted = block_specs(on_chains(NONE), block, run.smoke)
     recipe, first = load_policies(wanted, policy_folder(run))
     runs, steps, rows = [], [], []
     every, count = SMOKE_EVERY if run.smoke else EVERY, wanted[0].changes["steps"]
-    for name in run.track(names, "variants"):
-        variant = IMPLEMENTATIONS[name]
+    for arm in run.track(arms, "variants"):
+        variant = IMPLEMENTATIONS[arm.own_objective]
         changed = _change_recipe(recipe, variant)
         members = [
             BatchedRun(changed, params, spec.changes["seed"])
             for params, spec in zip(first, wanted, strict=True)
         ]
-        runs.append(describe_runs(name, wanted, policy_folder(run)))
+        runs.append(describe_runs(arm, wanted, policy_folder(run)))
         keys = list(runs[-1]["run"])
         trained = stack_members(members, len(members))
         parts, validated = _train_variant(*trained, variant, count, every)

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import jax
 from jax import Array
 
-from experiments.arms.catalog import ARMS
 from experiments.arms.chains import BF16
-from experiments.arms.names import chain_arm, moe_arm
+from experiments.arms.settings import on_chains, with_moe
 from experiments.policies import CHAIN_TRAINING, MOE_TRAINING
 from experiments.studies.repeated_runs import load_policies
 from experiments.studies.runs import SMOKE, RunSpec, policy_folder
 from simlab.core.json_value import Json
 from simlab.engines import find_engine
 from simlab.models.parameters import Params
+from simlab.studies.arms import Arm
 from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.training.checkpoints import save_tree
 from simlab.training.evaluation import evaluate
@@ -51,11 +51,11 @@ def held_out_reward(recipe: Recipe, params: Params, key: Array) -> Array:
 class Screening:
     """The policies of one model.
 
-    `named` returns the name of its arm, `file` begins the file names, `training` is a table of `WarmStart`,
+    `place` puts an arm into its setting, `file` begins the file names, `training` is a table of `WarmStart`,
     `first_seed` is the first that is tried.
     """
 
-    named: Callable[[str], str]
+    place: Callable[[Arm], Arm]
     file: str
     training: dict[str, Json]
     first_seed: int = FIRST_SEED
@@ -77,11 +77,12 @@ class Screening:
 
     def _screen(self, run: ExperimentContext, seed: int) -> dict[str, Json]:
         """Train one policy, measure its reward and save it if it passes; return its row."""
-        changes = {**ARMS[self.named(BF16)].changes, **(SMOKE if run.smoke else {}), "seed": seed}
+        arm = self.place(BF16)
+        changes = {**arm.changes, **(SMOKE if run.smoke else {}), "seed": seed}
         changes["warm_start"] = {"seed": seed, **self.training}
         if run.smoke:
             changes["warm_start"] |= {"steps": 2, "lr_warmup_steps": 1}
-        recipe, (params,) = load_policies([RunSpec("", self.file, seed, changes)], policy_folder(run))
+        recipe, (params,) = load_policies([RunSpec(arm, self.file, seed, changes)], policy_folder(run))
         reward = float(held_out_reward(recipe, params, jax.random.key(seed)))
         passed = run.smoke or reward >= MIN_REWARD
         if passed:
@@ -93,7 +94,7 @@ EXPERIMENT = Experiment(
     name="initial_policies",
     question="Which initial policies on chains have learned their task?",
     decision_rule=RULE,
-    run=Screening(chain_arm, "chain", CHAIN_TRAINING).run,
+    run=Screening(on_chains, "chain", CHAIN_TRAINING).run,
     minutes=20.0,
     on_one_thread=True,
 )
@@ -101,7 +102,7 @@ MOE_EXPERIMENT = Experiment(
     name="initial_moe_policies",
     question="Which initial policies of an MoE have learned their task?",
     decision_rule=RULE,
-    run=Screening(moe_arm, "chain-moe", MOE_TRAINING).run,
+    run=Screening(with_moe, "chain-moe", MOE_TRAINING).run,
     minutes=70.0,
     on_one_thread=True,
 )
@@ -109,7 +110,7 @@ NEW_EXPERIMENT = Experiment(
     name="new_policies",
     question="Which initial policies on chains, from seeds that no study has read, have learned their task?",
     decision_rule=RULE.replace(f"from {FIRST_SEED} on", f"from {FIRST_NEW_SEED} on"),
-    run=Screening(chain_arm, "chain", CHAIN_TRAINING, FIRST_NEW_SEED).run,
+    run=Screening(on_chains, "chain", CHAIN_TRAINING, FIRST_NEW_SEED).run,
     minutes=20.0,
     on_one_thread=True,
 )

@@ -7,11 +7,12 @@ remedy runs E4M3 with its three mantissa bits, rounded to nearest, to show the e
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from experiments.arms.catalog import ALL_ARMS
-from experiments.arms.chains import BF16, DPPO, EXACT, ICEPOP, IPO, KPOP, NEAREST_BITS, NONE, SEQ_MIS, TIS
+from experiments.arms.chains import BF16, DPPO, EXACT, ICEPOP, IPO, KPOP, NONE, SEQ_MIS, THREE_BITS, TIS
+from experiments.arms.changes import with_halving
 from experiments.arms.moe import R3
-from experiments.arms.names import chain_arm, halving_arm, moe_arm
+from experiments.arms.settings import on_chains, with_moe
 from experiments.papers.vexact import V6
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import observe_arms
@@ -21,17 +22,17 @@ from experiments.studies.stages import Part, run_parts
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.design import Design
 from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.registration import LOOKS, hash_rule, register
 from simlab.studies.remedy_ranking import MARGIN, MIN_LOSS, read_leaderboard
 from simlab.studies.verdicts import measure_trials
 
-E4M3 = NEAREST_BITS[3]
-REFERENCES = (NONE, BF16, E4M3)
+REFERENCES = (NONE, BF16, THREE_BITS)
 RECENT = (ICEPOP, DPPO, IPO, KPOP)
 """Corrections and trust regions of 2026."""
-REMEDIES = (TIS, SEQ_MIS, EXACT, halving_arm(NONE), *RECENT)
+REMEDIES = (TIS, SEQ_MIS, EXACT, with_halving(NONE), *RECENT)
 MOE_REMEDIES = (TIS, EXACT, R3, *RECENT)
 RULE = (
     "Remedies: {remedies}. "
@@ -51,42 +52,42 @@ VALIDATION, EVERY = "both engines, 32 prompts", 50
 """The diagnostic of every run, and the steps between two of them: the rule reads the last two."""
 
 
-def run_validated(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
+def run_validated(run: ExperimentContext, arms: Sequence[Arm], block: int | None) -> Frames:
     """Run these arms from that block of initial policies, with the reward on held-out prompts."""
     with run.phase("diagnostics"):
-        rows = observe_arms(run, dict.fromkeys(names, (VALIDATION,)), names, block, EVERY)
-    return run_arms(run, names, block) | {"diagnostics": rows}
+        rows = observe_arms(run, dict.fromkeys(arms, (VALIDATION,)), arms, block, EVERY)
+    return run_arms(run, arms, block) | {"diagnostics": rows}
 
 
 @dataclass(frozen=True)
 class RemedyComparison:
-    """The remedies of one model; `named` returns the name of its arm."""
+    """The remedies of one model; `place` puts an arm into its setting."""
 
     experiment: str
-    named: Callable[[str], str]
-    remedies: tuple[str, ...]
+    place: Callable[[Arm], Arm]
+    remedies: tuple[Arm, ...]
 
     @property
     def rule(self) -> str:
         """The rule in words, hashed into the manifest before the first block."""
-        return RULE.format(remedies=", ".join(self.remedies))
+        return RULE.format(remedies=", ".join(arm.id for arm in self.remedies))
 
     @property
     def schedule(self) -> list[Part]:
         """All blocks of the arms of the primary criterion, then those of the others."""
-        first = tuple(map(self.named, (NONE, BF16, TIS, EXACT)))
+        first = tuple(map(self.place, (NONE, BF16, TIS, EXACT)))
         others = tuple(arm for arm in self.arms if arm not in first)
         return [(block, arms) for arms in (first, others) for block in range(len(LOOKS))]
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The names of all arms."""
-        return tuple(map(self.named, (*REFERENCES, *self.remedies)))
+    def arms(self) -> tuple[Arm, ...]:
+        """All arms."""
+        return tuple(map(self.place, (*REFERENCES, *self.remedies)))
 
     def run(self, run: ExperimentContext) -> None:
         """Run the schedule; in smoke mode, whose arms share one engine pair, a block of two arms."""
         run.configure(rule=self.rule)
-        parts = [(0, tuple(map(self.named, (NONE, TIS))))] if run.smoke else self.schedule
+        parts = [(0, tuple(map(self.place, (NONE, TIS))))] if run.smoke else self.schedule
         schedule, tables = dict(enumerate(parts)), load_resumed(run, self.arms, self.arms)
         run_parts(run, tables, lambda _, number: schedule.get(number), run_validated)
 
@@ -99,12 +100,12 @@ class RemedyComparison:
         return [replace(each, note="; ".join(filter(None, [each.note, note]))) for each in measured]
 
 
-DENSE = RemedyComparison("leaderboard", chain_arm, REMEDIES)
-MOE = RemedyComparison("leaderboard_experts", moe_arm, MOE_REMEDIES)
+DENSE = RemedyComparison("leaderboard", on_chains, REMEDIES)
+MOE = RemedyComparison("leaderboard_experts", with_moe, MOE_REMEDIES)
 
 
 def _experiment(question: str, comparison: RemedyComparison, minutes: float) -> Experiment:
-    arms = {arm: ALL_ARMS[arm] for arm in comparison.arms}
+    arms = {arm.id: arm for arm in comparison.arms}
     return Experiment(
         name=comparison.experiment,
         question=question,
@@ -113,8 +114,8 @@ def _experiment(question: str, comparison: RemedyComparison, minutes: float) -> 
         minutes=minutes,
         claims=(V6.id,),
         collect_evidence=comparison.collect_evidence,
-        check_resume=check_arms,
-        design=Design(BASE, arms, comparison.named(NONE)),
+        check_resume=partial(check_arms, arms=arms),
+        design=Design(BASE, arms, comparison.place(NONE).id),
         registered={**register((V6,), comparison.experiment), V6.id: hash_rule(comparison.rule)},
         on_one_thread=True,
     )

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.arms.catalog import MATCHED
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import (
     EVERY,
@@ -24,6 +23,7 @@ from experiments.studies.observed_runs import (
 from experiments.studies.repeated_runs import curves, describe_runs, join_frames, load_policies
 from experiments.studies.runs import Frames, RunSpec, block_specs, policy_folder, record_arms, run_sweep
 from simlab.rollout.noise import KINDS, ON_WEIGHTS
+from simlab.studies.arms import Arm
 from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import run_config
 from simlab.sweeps.compilation import BatchProgram, compile_batch
@@ -77,36 +77,36 @@ class FollowingNoise:
         return state, made
 
 
-def run_matched(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
-    """Run arms of `MATCHED` from a block of initial policies; return runs, steps and diagnostics.
+def run_matched(run: ExperimentContext, arms: Sequence[Arm], block: int | None) -> Frames:
+    """Run arms with `noise_follows` from a block of initial policies; return runs, steps and diagnostics.
 
     The steps hold `noise_scale`. The reward on held-out prompts is that of the training engine,
     without noise.
     """
-    record_arms(run, names, gain=GAIN)
+    record_arms(run, arms, gain=GAIN)
     runs, steps, rows = [], [], []
-    for name in names:
-        followed = block_specs(MATCHED[name].noise_follows, block, run.smoke)
-        wanted = [follow(name, spec) for spec in followed]
-        runs.append(describe_runs(name, wanted, policy_folder(run)))
+    for arm in arms:
+        assert arm.noise_follows is not None
+        followed = block_specs(arm.noise_follows, block, run.smoke)
+        wanted = [follow(arm, spec) for spec in followed]
+        runs.append(describe_runs(arm, wanted, policy_folder(run)))
         keys = list(runs[-1]["run"])
-        targets = MATCHED[name].noise_factor * read_targets(run, followed)
+        targets = arm.noise_factor * read_targets(run, followed)
         metrics, diagnosed = follow_noise(run, wanted, keys, targets)
         steps.append(curves(keys, [metrics], 0))
         rows += diagnosed
     return join_frames(runs, steps, rows)
 
 
-def follow(name: str, spec: RunSpec) -> RunSpec:
-    """Return the run of the arm `name` that follows the run `spec`: its policy, seed and steps.
+def follow(arm: Arm, spec: RunSpec) -> RunSpec:
+    """Return the run of an arm that follows the run `spec`: its policy, seed and steps.
 
     The noise of each initial policy has a seed of its own, so that no result rests on one draw.
     """
     kept = ("warm_start", "seed", "steps", "model", "task", "prompts_per_step", "group_size")
     shared = {key: value for key, value in spec.changes.items() if key in kept}
-    arm = MATCHED[name]
     noise = {**arm.changes["sampling.noise"], "seed": list(arm.initial_policies).index(spec.initial_policy)}
-    return replace(spec, arm=name, changes={**arm.changes, "sampling.noise": noise, **shared})
+    return replace(spec, arm=arm, changes={**arm.changes, "sampling.noise": noise, **shared})
 
 
 def read_targets(run: ExperimentContext, followed: Sequence[RunSpec]) -> np.ndarray:
@@ -139,7 +139,7 @@ def follow_noise(
         if chunk.step % every == 0:
             rows.extend(rows_of_step(keys, chunk.step, jax.device_get(diagnose(silent, chunk.state, base))))
 
-    with run.progress(wanted[0].arm, targets.shape[1]) as advanced:
+    with run.progress(wanted[0].arm.id, targets.shape[1]) as advanced:
         _, metrics = train(
             recipe,
             state,

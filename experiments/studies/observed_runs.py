@@ -31,6 +31,7 @@ from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
 from simlab.models.parameters import Params
+from simlab.studies.arms import Arm
 from simlab.studies.estimands import Frame
 from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import Grid, recipe_of
@@ -61,22 +62,22 @@ MEMORY_LIMIT = 2e9
 
 def observe_arms(
     run: ExperimentContext,
-    diagnosed: Mapping[str, Sequence[str]],
-    names: Sequence[str],
+    diagnosed: Mapping[Arm, Sequence[str]],
+    arms: Sequence[Arm],
     block: int | None,
     every: int = EVERY,
 ) -> Frame:
-    """Compute the runs of those of `names` that have diagnostics.
+    """Compute the runs of those of `arms` that have diagnostics.
 
     Returns:
         The diagnostics, a row per run and each `every` steps.
     """
-    together: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        if name in diagnosed:
-            alone = [name] if READING_OBJECTIVE.intersection(diagnosed[name]) else []
-            together.setdefault((*diagnosed[name], *alone), []).append(name)
-    wanted = [(diagnosed[arms[0]], list_specs(run, arms, block)) for arms in together.values()]
+    together: dict[tuple[str, ...], list[Arm]] = {}
+    for arm in arms:
+        if arm in diagnosed:
+            alone = [arm.id] if READING_OBJECTIVE.intersection(diagnosed[arm]) else []
+            together.setdefault((*diagnosed[arm], *alone), []).append(arm)
+    wanted = [(diagnosed[each[0]], list_specs(run, each, block)) for each in together.values()]
     return observe_runs(run, wanted, every)
 
 
@@ -100,7 +101,7 @@ def observe_runs(
     batches: list[Batch] = []
     for diagnostics, specs in wanted:
         observation = Observation(results.folder, tuple(diagnostics), every, per_batch)
-        grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in specs))
+        grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm.id) for spec in specs))
         planned = expand(BASE, grid, per_batch)
         files += [observation.file(each.key) for each in planned]
         plan = make_plan(planned, observation.missing(planned), per_batch)

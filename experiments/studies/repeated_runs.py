@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments.arms.catalog import EARLY_FORK, FORK_OTHER_DATA, FORKS, UNTREATED
+from experiments.arms.forks import EARLY_FORK, FORK_OTHER_DATA
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import DiagnosticRow, build_diagnostics, rows_of_step
 from experiments.studies.runs import (
@@ -25,6 +25,7 @@ from experiments.studies.runs import (
 )
 from simlab.core.backend import require_one_thread
 from simlab.models.parameters import Params
+from simlab.studies.arms import Arm
 from simlab.studies.estimands import Frame
 from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import recipe_of, run_config
@@ -35,8 +36,8 @@ from simlab.training.loop import train
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 
-def run_forks(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
-    """Run the arm that `names` are forked from to its middle and continue as each of them.
+def run_forks(run: ExperimentContext, forks: Sequence[Arm], block: int | None) -> Frames:
+    """Run the arm that `forks` continue to its middle and continue as each of them.
 
     `EARLY_FORK` continues from the first quarter. The diagnostics at the end are the mismatch under the
     engines of that arm, for all forks, and the reward on held-out prompts.
@@ -44,9 +45,10 @@ def run_forks(run: ExperimentContext, names: Sequence[str], block: int | None) -
     Returns:
         `runs`, `steps` and `diagnostics`.
     """
-    record_arms(run, names)
-    (arm,) = {FORKS[name].forked_from for name in names}
-    wanted = block_specs(arm, block, run.smoke)
+    record_arms(run, forks)
+    (continued,) = {arm.forked_from for arm in forks}
+    assert continued is not None
+    wanted = block_specs(continued, block, run.smoke)
     recipe, shared, states = start_runs(wanted, policy_folder(run))
     steps = wanted[0].changes["steps"]
     early, middle = steps // 4 // CHUNK * CHUNK or CHUNK, steps // 2
@@ -54,16 +56,14 @@ def run_forks(run: ExperimentContext, names: Sequence[str], block: int | None) -
     first, _ = train(shared, states, early, chunk=CHUNK, axes=(None, 0))
     halfway, _ = train(shared, jax.tree.map(jnp.copy, first), middle - early, chunk=CHUNK, axes=(None, 0))
     runs, tables, rows = [], [], []
-    for name in names:
-        begin, checkpoint = (early, first) if name == EARLY_FORK else (middle, halfway)
-        changes = {
-            key: value for key, value in FORKS[name].changes.items() if UNTREATED.changes[key] != value
-        }
+    for arm in forks:
+        begin, checkpoint = (early, first) if arm == EARLY_FORK else (middle, halfway)
+        changes = {key: value for key, value in arm.changes.items() if continued.changes[key] != value}
         branch = swept_recipe(run_config(BASE, {**wanted[0].changes, **changes}))
         state = jax.vmap(lambda state, branch=branch: fork(state, branch))(checkpoint)
-        if name in (FORK_OTHER_DATA, EARLY_FORK):
+        if arm in (FORK_OTHER_DATA, EARLY_FORK):
             state = replace(state, key=jax.vmap(partial(jax.random.fold_in, data=1))(state.key))
-        runs.append(describe_runs(name, wanted, policy_folder(run), steps - begin))
+        runs.append(describe_runs(arm, wanted, policy_folder(run), steps - begin))
         keys = list(runs[-1]["run"])
         last, metrics = train(branch, state, steps - begin, chunk=CHUNK, axes=(None, 0))
         tables.append(curves(keys, [metrics], begin))
@@ -112,7 +112,7 @@ def join_frames(runs: Sequence[Frame], steps: Sequence[Frame], rows: Sequence[Di
     return joined | {"diagnostics": pd.DataFrame(rows)}
 
 
-def describe_runs(arm: str, wanted: Sequence[RunSpec], folder: Path, completed: int | None = None) -> Frame:
+def describe_runs(arm: Arm, wanted: Sequence[RunSpec], folder: Path, completed: int | None = None) -> Frame:
     """Return the table `runs` of runs that no sweep made, with `completed` steps, by default all.
 
     Their initial policies are in `folder`.
@@ -120,7 +120,8 @@ def describe_runs(arm: str, wanted: Sequence[RunSpec], folder: Path, completed: 
     rows = []
     for spec in wanted:
         policy, seed, steps = spec.initial_policy, spec.changes["seed"], spec.changes["steps"]
-        row = {"run": f"{arm} {policy} {seed}", "seed": seed, "status": "finished", "arm": arm}
+        row = {"run": f"{arm} {policy} {seed}", "seed": seed, "status": "finished", "arm": arm.id}
         row |= {"initial_policy": policy, "steps": steps, "steps_completed": completed or steps}
         rows.append(row)
-    return with_provenance(with_attributes(pd.DataFrame(rows)), wanted, folder)
+    described = [replace(spec, arm=arm) for spec in wanted]
+    return with_provenance(with_attributes(pd.DataFrame(rows), described), wanted, folder)

@@ -4,16 +4,16 @@ Runs take hours and their cache may be lost; the tables of an experiment remain.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from experiments.arms.catalog import ARMS
 from experiments.regimes import BASE
 from experiments.studies.runs import BLOCK, CHUNK, PER_RUN
 from simlab.core.manifest import processor
 from simlab.core.results import Results
+from simlab.studies.arms import Arm
 from simlab.studies.estimands import Tables
 from simlab.studies.experiment import ExperimentContext
 from simlab.studies.provenance import recorded_arms
@@ -26,8 +26,8 @@ NOTED = (
 """Fields of the earlier manifest that the new manifest records if they are there."""
 
 
-def check_arms(result: Results) -> None:
-    """Raise `ValueError` for a result whose arms are defined differently now.
+def check_arms(result: Results, arms: Mapping[str, Arm]) -> None:
+    """Raise `ValueError` for a result in which one of `arms`, by id, is defined differently.
 
     A result whose manifest does not describe its arms is only checked for its initial policies.
     """
@@ -39,23 +39,25 @@ def check_arms(result: Results) -> None:
     for name, now in {"base": _plain(BASE), "chunk": CHUNK}.items():
         if then.get(name) != now:
             raise ValueError(f"{result.folder}: made with {name} {then.get(name)}, which is {now} now")
-    for arm, described in recorded_arms(then).items():
-        if arm in ARMS and ARMS[arm].differs_from(described):
-            raise ValueError(f"{result.folder}: {arm!r} was {described}, and is {ARMS[arm].recorded} now")
+    for name, described in recorded_arms(then).items():
+        if name in arms and arms[name].differs_from(described):
+            raise ValueError(f"{result.folder}: {name!r} was {described}, and is {arms[name].recorded} now")
     runs = result.table("runs")
     elsewhere = any(result.manifest["device"].get(name) != fact for name, fact in processor().items())
-    for arm, policy in sorted(set(zip(runs["arm"], runs["initial_policy"], strict=True))):
-        if arm in ARMS and policy not in ARMS[arm].initial_policies:
-            raise ValueError(f"{result.folder}: {arm!r} has no initial policy {policy!r} now")
+    for name, policy in sorted(set(zip(runs["arm"], runs["initial_policy"], strict=True))):
+        if name not in arms:
+            continue
+        if policy not in arms[name].initial_policies:
+            raise ValueError(f"{result.folder}: {name!r} has no initial policy {policy!r} now")
         # A policy trained from a seed differs between processors; a file is the same everywhere.
-        if elsewhere and arm in ARMS and not isinstance(ARMS[arm].initial_policies[policy], str):
+        if elsewhere and not isinstance(arms[name].initial_policies[policy], str):
             raise ValueError(
                 f"{result.folder}: initial policy {policy!r} was trained on another CPU and cannot be "
                 "reproduced here. Pass a saved checkpoint."
             )
 
 
-def load_resumed(run: ExperimentContext, arms: Sequence[str], diagnosed: Collection[str] = ()) -> Tables:
+def load_resumed(run: ExperimentContext, arms: Sequence[Arm], diagnosed: Collection[Arm] = ()) -> Tables:
     """Return the rows of `arms` in the result that `run` resumes from; none without such a result.
 
     Another experiment may record other diagnostics: `diagnosed` arms are then run again, as are those without
@@ -70,16 +72,17 @@ def load_resumed(run: ExperimentContext, arms: Sequence[str], diagnosed: Collect
         tables.pop("diagnostics", None)
     runs = tables["runs"]
     seen = runs["run"].isin(tables["diagnostics"]["run"]) if "diagnostics" in tables else False
-    complete = runs["run"][runs["arm"].isin(arms) & (~runs["arm"].isin(list(diagnosed)) | seen)]
+    wanted, observed = ([arm.id for arm in each] for each in (arms, diagnosed))
+    complete = runs["run"][runs["arm"].isin(wanted) & (~runs["arm"].isin(observed) | seen)]
     return Tables({name: table[table["run"].isin(list(complete))] for name, table in tables.items()})
 
 
-def missing_arms(tables: Tables, arms: Sequence[str], block: int) -> list[str]:
+def missing_arms(tables: Tables, arms: Sequence[Arm], block: int) -> list[Arm]:
     """Return those of `arms` that lack a run from an initial policy of this block."""
     if not tables.tables:
         return list(arms)
     made = tables.table("runs").groupby("arm")["initial_policy"].nunique()
-    return [arm for arm in arms if made.get(arm, 0) < BLOCK * (block + 1)]
+    return [arm for arm in arms if made.get(arm.id, 0) < BLOCK * (block + 1)]
 
 
 def merge_tables(one: Tables, other: Tables) -> Tables:

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import pandas as pd
 
-from experiments.arms.catalog import ALL_ARMS, ARMS
 from experiments.regimes import BASE, RUNS_PER_BATCH
 from simlab.core.json_value import Json
 from simlab.core.manifest import processor_family
 from simlab.core.paths import checkout_root
 from simlab.metrics import PROBABILITY_EDGES
 from simlab.studies import change_point
+from simlab.studies.arms import Arm
 from simlab.studies.estimands import Frame, Tables
 from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import Grid, recipe_of, run_config, sweep
@@ -47,22 +47,22 @@ Frames = dict[str, Frame]
 """`runs`, their `steps` and `vectors`, and further tables, which are stored unchanged."""
 
 
-def run_arms(run: ExperimentContext, names: Sequence[str], block: int | None) -> Frames:
+def run_arms(run: ExperimentContext, arms: Sequence[Arm], block: int | None) -> Frames:
     """Run the arms from each initial policy of a block, or of all; return runs, steps and vectors.
 
     The result cache lies next to the results: all experiments below one folder share it.
     """
-    frames = run_sweep(run, list_specs(run, names, block))
+    frames = run_sweep(run, list_specs(run, arms, block))
     run.configure(base=BASE, runs_per_batch=count_per_batch(run), chunk=CHUNK)
-    record_arms(run, names)
+    record_arms(run, arms)
     if block is not None:
-        run.configure(**{f"arms of block {block}": list(names)})
+        run.configure(**{f"arms of block {block}": [arm.id for arm in arms]})
     return frames
 
 
-def record_arms(run: ExperimentContext, names: Sequence[str], **facts: Json) -> None:
+def record_arms(run: ExperimentContext, arms: Sequence[Arm], **facts: Json) -> None:
     """Describe arms in the manifest: `simlab claims --check` rejects a result whose arms were changed."""
-    described = {name: ALL_ARMS[name].recorded | facts for name in names}
+    described = {arm.id: arm.recorded | facts for arm in arms}
     run.configure(arms=run.config.get("arms", {}) | described)
 
 
@@ -81,45 +81,45 @@ def build_tables(frames: Frames) -> Tables:
 class RunSpec:
     """One run: its arm, the initial policy and the seed that pair it with others, and what it changes."""
 
-    arm: str
+    arm: Arm
     initial_policy: str
     seed: int
     changes: Mapping[str, Json]
 
 
-def block_specs(name: str, block: int | None, smoke: bool) -> list[RunSpec]:
+def block_specs(arm: Arm, block: int | None, smoke: bool) -> list[RunSpec]:
     """Return the runs of an arm from one block of initial policies, or all, each with the seeds of the arm.
 
     In smoke mode return few short runs from new parameters, of one block. An arm may have fewer initial
     policies than others: the list may be empty.
     """
-    arm = ARMS[name]
     fixed = {**arm.changes, "steps": arm.steps}
     policies = list(arm.initial_policies.items())
     if smoke:
         few = enumerate(label for label, _ in policies[:SMOKE_RUNS_PER_BATCH])
-        return [RunSpec(name, label, index, {**fixed, **SMOKE, "seed": index}) for index, label in few]
+        return [RunSpec(arm, label, index, {**fixed, **SMOKE, "seed": index}) for index, label in few]
     return [
-        RunSpec(name, label, seed, {**fixed, "warm_start": policy, "seed": seed})
+        RunSpec(arm, label, seed, {**fixed, "warm_start": policy, "seed": seed})
         for label, policy in (policies if block is None else policies[BLOCK * block : BLOCK * (block + 1)])
         for seed in arm.seeds
     ]
 
 
-def list_specs(run: ExperimentContext, names: Sequence[str], block: int | None) -> list[RunSpec]:
+def list_specs(run: ExperimentContext, arms: Sequence[Arm], block: int | None) -> list[RunSpec]:
     """Return the runs of the arms from a block of initial policies, or all.
 
     The reference X of an ACRL run is measured for it, in the first steps of another arm.
     """
-    sources = dict.fromkeys(ARMS[name].x_from for name in names if ARMS[name].x_factor is not None)
-    first = {name: first_discrepancies(run, name, block) for name in sources}
-    specs = [spec for name in names for spec in block_specs(name, block, run.smoke)]
-    return [spec if ARMS[spec.arm].x_factor is None else with_reference(spec, first) for spec in specs]
+    sources = dict.fromkeys(arm.x_from for arm in arms if arm.x_from is not None)
+    first = {arm: first_discrepancies(run, arm, block) for arm in sources}
+    specs = [spec for arm in arms for spec in block_specs(arm, block, run.smoke)]
+    return [spec if spec.arm.x_from is None else with_reference(spec, first) for spec in specs]
 
 
-def with_reference(spec: RunSpec, first: Mapping[str, Mapping[str, float]]) -> RunSpec:
+def with_reference(spec: RunSpec, first: Mapping[Arm, Mapping[str, float]]) -> RunSpec:
     """Set the reference X of an ACRL run from the first discrepancies, by arm and initial policy."""
-    arm = ARMS[spec.arm]
+    arm = spec.arm
+    assert arm.x_from is not None
     assert arm.x_factor is not None
     reference = float(f"{arm.x_factor * first[arm.x_from][spec.initial_policy]:.4g}")
     return replace(spec, changes={**spec.changes, "objective.acrl_reference": reference})
@@ -132,7 +132,7 @@ def count_per_batch(run: ExperimentContext) -> int:
 
 def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
     """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
-    points = Grid(tuple(Point.of_arm(spec.changes, spec.arm) for spec in wanted))
+    points = Grid(tuple(Point.of_arm(spec.changes, spec.arm.id) for spec in wanted))
     result = sweep(
         BASE,
         points,
@@ -148,9 +148,11 @@ def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
     runs: Any = result.runs()[["run", "seed", "status", "steps_completed", "steps"]]
     if len(runs) != len(wanted):
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
-    runs["arm"] = [spec.arm for spec in wanted]
+    runs["arm"] = [spec.arm.id for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_provenance(with_attributes(runs), wanted, policy_folder(run), result.processor_families())
+    runs = with_provenance(
+        with_attributes(runs, wanted), wanted, policy_folder(run), result.processor_families()
+    )
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
 
 
@@ -190,20 +192,19 @@ def hash_policy(spec: RunSpec, folder: Path) -> str:
     return policy_sha256(config.warm_start, recipe.task, recipe.model, folder)
 
 
-def with_attributes(runs: Frame) -> Frame:
-    """Return the table `runs` with the attributes of each arm as columns."""
-    attributes = {name: ALL_ARMS[name].attributes(BASE) for name in dict.fromkeys(runs["arm"])}
+def with_attributes(runs: Frame, wanted: Sequence[RunSpec]) -> Frame:
+    """Return the table `runs` of the runs `wanted` with the attributes of each arm as columns."""
+    attributes = {arm.id: arm.attributes(BASE) for arm in dict.fromkeys(spec.arm for spec in wanted)}
     return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
 
 
-def first_discrepancies(run: ExperimentContext, name: str, block: int | None) -> dict[str, float]:
+def first_discrepancies(run: ExperimentContext, arm: Arm, block: int | None) -> dict[str, float]:
     """Return the mean discrepancy of the first five steps by initial policy, to three digits.
 
-    The first steps of a run do not depend on its length, so one chunk of the arm `name` is run for them.
+    The first steps of a run do not depend on its length, so one chunk of the arm is run for them.
     """
     specs = [
-        replace(spec, changes={**spec.changes, "steps": CHUNK})
-        for spec in block_specs(name, block, run.smoke)
+        replace(spec, changes={**spec.changes, "steps": CHUNK}) for spec in block_specs(arm, block, run.smoke)
     ]
     tables = run_sweep(run, specs)
     early = tables["steps"][tables["steps"]["step"] < 5].merge(

@@ -12,7 +12,6 @@ from itertools import count
 import jax
 import pandas as pd
 
-from experiments.arms.catalog import ALL_ARMS, ARMS, FORKS, MATCHED, VARIANTS
 from experiments.regimes import BASE
 from experiments.studies.acrl_variants import run_variants
 from experiments.studies.matched_noise import run_matched
@@ -22,6 +21,7 @@ from experiments.studies.resume import check_arms, load_resumed, merge_tables, m
 from experiments.studies.runs import BLOCK, Frames, Tables, build_tables, run_arms
 from simlab.core.backend import require_one_thread
 from simlab.core.results import Results
+from simlab.studies.arms import Arm
 from simlab.studies.design import Design
 from simlab.studies.estimands import Views
 from simlab.studies.experiment import Experiment, ExperimentContext
@@ -41,56 +41,56 @@ DESIGN = (
     "paper. "
 )
 
-Make = Callable[[ExperimentContext, Sequence[str], int | None], Frames]
+Make = Callable[[ExperimentContext, Sequence[Arm], int | None], Frames]
 """Run these arms from that block of initial policies, or from all."""
-Part = tuple[int, Sequence[str]]
+Part = tuple[int, Sequence[Arm]]
 """A block of initial policies and the arms that run from it."""
-OTHERS: dict[str, tuple[Collection[str], Make]] = {
-    "forks": (FORKS, run_forks),
-    "matched noise": (MATCHED, run_matched),
-    "variants": (VARIANTS, run_variants),
+OTHERS: dict[str, tuple[Callable[[Arm], object], Make]] = {
+    "forks": (lambda arm: arm.forked_from, run_forks),
+    "matched noise": (lambda arm: arm.noise_follows, run_matched),
+    "variants": (lambda arm: arm.own_objective, run_variants),
 }
-"""Arms that a sweep cannot run and the function that runs them, by the name of the phase in the manifest."""
+"""What marks arms that a sweep cannot run, and what runs them, by the name of the phase in the manifest."""
 
 
 def make_block(
     run: ExperimentContext,
-    names: Sequence[str],
+    arms: Sequence[Arm],
     block: int | None,
     *,
-    baseline: str,
-    diagnostics: Mapping[str, Sequence[str]],
+    baseline: Arm,
+    diagnostics: Mapping[Arm, Sequence[str]],
 ) -> Frames:
-    """Run the arms `names`: first those that a sweep can run, with their diagnostics, then the others.
+    """Run `arms`: first those that a sweep can run, with their diagnostics, then the others.
 
     Smoke runs of a sweep compute no diagnostics. If a sweep can run none of the arms, the baseline is run:
     the rows of the others are added to its tables.
     """
-    plain = [name for name in names if name in ARMS] or [baseline]
+    swept = [arm for arm in arms if arm.is_swept] or [baseline]
     observed: Frames = {}
     if diagnostics:
         with run.phase("diagnostics"):
-            observed["diagnostics"] = observe_arms(run, {} if run.smoke else diagnostics, plain, block)
-    frames = run_arms(run, plain, block) | observed
-    for phase, (arms, run_others) in OTHERS.items():
-        if others := [name for name in names if name in arms]:
+            observed["diagnostics"] = observe_arms(run, {} if run.smoke else diagnostics, swept, block)
+    frames = run_arms(run, swept, block) | observed
+    for phase, (is_marked, run_others) in OTHERS.items():
+        if others := [arm for arm in arms if is_marked(arm)]:
             with run.phase(phase):
                 more = run_others(run, others, block)
             frames |= {name: pd.concat([frames[name], more[name]], ignore_index=True) for name in more}
     return frames
 
 
-def with_policies(arms: Sequence[str], block: int) -> list[str]:
+def with_policies(arms: Sequence[Arm], block: int) -> list[Arm]:
     """Return those of `arms` that have initial policies in this block."""
-    return [arm for arm in arms if arm not in ALL_ARMS or len(ALL_ARMS[arm].initial_policies) > BLOCK * block]
+    return [arm for arm in arms if len(arm.initial_policies) > BLOCK * block]
 
 
 def run_trials(
     run: ExperimentContext,
     trials: Sequence[Trial],
-    smoke: Sequence[str],
+    smoke: Sequence[Arm],
     make: Make,
-    diagnosed: Collection[str] = (),
+    diagnosed: Collection[Arm] = (),
     family: int | None = None,
 ) -> None:
     """Run the first block for the arms of `trials`, each later one for those still open; write the tables.
@@ -102,7 +102,7 @@ def run_trials(
     require_one_thread()  # before the backend is asked for, which starts it
     arms, stops = smoke if run.smoke else arms_of(trials), run.stops_for_futility
     tables = load_resumed(run, arms, diagnosed)
-    unfinished = missing_arms(tables, [arm for arm in arms if arm in ARMS], len(LOOKS) - 1)
+    unfinished = missing_arms(tables, [arm for arm in arms if arm.is_swept], len(LOOKS) - 1)
     if jax.default_backend() != "cpu" and not run.smoke and unfinished:
         # A GPU computes all blocks in little more than the time of one; later blocks come from the cache.
         make(run, unfinished, None)
@@ -152,7 +152,7 @@ def run_parts(
 
 def open_arms(
     tables: Tables, trials: Sequence[Trial], family: int | None = None, stops_for_futility: bool = True
-) -> tuple[str, ...]:
+) -> tuple[Arm, ...]:
     """Return the arms of the undecided trials, without hopeless ones if `stops_for_futility`."""
     views = Views(tables)
     measured = [measure(views, trial) for trial in trials]
@@ -204,9 +204,9 @@ def training_experiment(
     claims: Sequence[Claim],
     *,
     minutes: float,
-    baseline: str,
-    smoke: Sequence[str] = (),
-    diagnostics: Mapping[str, Sequence[str]] = {},
+    baseline: Arm,
+    smoke: Sequence[Arm] = (),
+    diagnostics: Mapping[Arm, Sequence[str]] = {},
     shared_diagnostics: Sequence[str] = ("validation",),
     also: Sequence[Trial] = (),
     write_tables: Callable[[ExperimentContext], None] = lambda _: None,
@@ -229,7 +229,7 @@ def training_experiment(
     """
     trials = trials_of(claims, name)
     arms = dict.fromkeys((baseline, *arms_of((*trials, *also))))
-    design = Design(BASE, {arm: ALL_ARMS[arm] for arm in arms}, baseline)
+    design = Design(BASE, {arm.id: arm for arm in arms}, baseline.id)
     observed = {arm: (*diagnostics.get(arm, ()), *shared_diagnostics) for arm in arms}
     observed = {arm: names for arm, names in observed.items() if names}
     make = partial(make_block, baseline=baseline, diagnostics=observed)
@@ -248,7 +248,7 @@ def training_experiment(
         minutes=minutes,
         claims=tuple(dict.fromkeys(trial.claim for trial in trials)),
         collect_evidence=collect_evidence or partial(measure_trials, trials=trials),
-        check_resume=check_arms,
+        check_resume=partial(check_arms, arms=design.arms),
         design=design,
         registered=register(claims, name),
         is_sequential=True,

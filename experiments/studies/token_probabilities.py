@@ -13,15 +13,16 @@ import numpy as np
 from jax import Array
 
 from experiments.arms import chains
-from experiments.arms.names import chain_arm
+from experiments.arms.settings import on_chains
 from experiments.studies.repeated_runs import start_runs
 from experiments.studies.runs import CHUNK, block_specs, policy_folder
+from simlab.studies.arms import Arm
 from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.training.diagnostics import DiagnosticContext
 from simlab.training.loop import Chunk, train
 from simlab.training.recipe import Recipe, TrainState
 
-SHOWN = tuple(chain_arm(name) for name in (chains.TIS, chains.NONE, chains.BF16))
+SHOWN = tuple(on_chains(arm) for arm in (chains.TIS, chains.NONE, chains.BF16))
 EARLY = 2 * CHUNK
 """The step of the paper's first panel; the second one is the end of the run."""
 STORED = 2000  # tokens per arm and step
@@ -39,15 +40,15 @@ def run(run: ExperimentContext) -> None:
         seeds |= {spec.seed for spec in wanted}
         steps, measure = wanted[0].changes["steps"], build_measure(recipe)
 
-        def record(chunk: Chunk, arm: str = arm, steps: int = steps, measure: Measure = measure) -> None:
+        def record(chunk: Chunk, arm: Arm = arm, steps: int = steps, measure: Measure = measure) -> None:
             if chunk.step not in (EARLY, steps):
                 return
             seen = {name: np.asarray(values) for name, values in measure(chunk.state).items()}
-            place = {"arm": arm, "step": chunk.step}
+            place = {"arm": arm.id, "step": chunk.step}
             correlations.append(place | correlate(seen))
             tokens.extend(place | row for row in draw_tokens(seen))
 
-        with run.progress(arm, steps, CHUNK) as advance:
+        with run.progress(arm.id, steps, CHUNK) as advance:
             train(shared, states, steps, [record, advance], chunk=CHUNK, axes=(None, 0))
     run.table("tokens", tokens)
     run.table("correlations", correlations)

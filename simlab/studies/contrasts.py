@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from simlab.studies.arms import Arm
 from simlab.studies.estimands import Estimand, Frame, View, Views
 from simlab.studies.samples import Proportion, RatioOfMeans, Sample, mean_of_policies
 
@@ -29,8 +30,8 @@ class Compares(ABC):
     """The unit of the contrast, if it differs from that of the estimand."""
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms, each once."""
         return tuple(dict.fromkeys(self._by_role().values()))
 
     @property
@@ -38,30 +39,30 @@ class Compares(ABC):
     def text(self) -> str:
         """The contrast in words."""
 
-    def with_arms(self, names: Mapping[str, str]) -> Self:
-        """Return the contrast with other arms: `names` maps an id to the one in its place."""
+    def with_arms(self, others: Mapping[Arm, Arm]) -> Self:
+        """Return the contrast with other arms: `others` maps an arm to the one in its place."""
         record: Any = self
-        return replace(record, **{role: names.get(arm, arm) for role, arm in self._by_role().items()})
+        return replace(record, **{role: others.get(arm, arm) for role, arm in self._by_role().items()})
 
     @abstractmethod
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the sample; None with fewer than two initial policies."""
 
-    def _by_role(self) -> dict[str, str]:
+    def _by_role(self) -> dict[str, Arm]:
         return {role: getattr(self, role) for role in ROLES if hasattr(self, role)}
 
 
 @dataclass(frozen=True)
 class Contrast(Compares):
-    """Weights of arms by id, and a sentence with one numbered field per arm."""
+    """Weights of arms, and a sentence with one numbered field per arm."""
 
-    weights: Mapping[str, float]
+    weights: Mapping[Arm, float]
     form: str
     unit: str = ""
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms."""
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms, each once."""
         return tuple(self.weights)
 
     @property
@@ -69,14 +70,15 @@ class Contrast(Compares):
         """The contrast in words."""
         return self.form.format(*self.weights)
 
-    def with_arms(self, names: Mapping[str, str]) -> Self:
+    def with_arms(self, others: Mapping[Arm, Arm]) -> Self:
         """Return the contrast with other arms."""
-        return replace(self, weights={names.get(arm, arm): by for arm, by in self.weights.items()})
+        return replace(self, weights={others.get(arm, arm): by for arm, by in self.weights.items()})
 
     def by_run(self, views: Views, estimand: Estimand) -> Frame:
         """Return the contrast by initial policy and seed, of the runs that all arms have."""
         measured = by_run(views, estimand, self.arms)
-        return measured.mul(pd.Series(dict(self.weights), dtype=float), axis=1).sum(axis=1, skipna=False)
+        weights = pd.Series({arm.id: by for arm, by in self.weights.items()}, dtype=float)
+        return measured.mul(weights, axis=1).sum(axis=1, skipna=False)
 
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the mean over initial policies."""
@@ -88,9 +90,9 @@ class Contrast(Compares):
 class Share(Compares):
     """The fraction of the control's lead over the untreated arm that a remedy recovers: 0 none, 1 all."""
 
-    remedy: str
-    untreated: str
-    control: str
+    remedy: Arm
+    untreated: Arm
+    control: Arm
     unit: str = "share of the loss recovered"
 
     @property
@@ -107,10 +109,10 @@ class Share(Compares):
 class ShareDifference(Compares):
     """The difference of the shares of the loss that two remedies recover."""
 
-    remedy: str
-    other: str
-    untreated: str
-    control: str
+    remedy: Arm
+    other: Arm
+    untreated: Arm
+    control: Arm
     unit: str = "share of the loss"
 
     @property
@@ -127,8 +129,8 @@ class ShareDifference(Compares):
 class CollapseRate(Compares):
     """The fraction of initial policies from which an arm collapses."""
 
-    arm: str
-    control: str
+    arm: Arm
+    control: Arm
     unit: str = "fraction of initial policies"
 
     @property
@@ -139,7 +141,7 @@ class CollapseRate(Compares):
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the proportion, with the exact binomial interval."""
         rewards = by_policy(by_run(views, estimand, self.arms))
-        return _proportion(rewards[self.arm] < COLLAPSED * rewards[self.control])
+        return _proportion(rewards[self.arm.id] < COLLAPSED * rewards[self.control.id])
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,8 @@ class LeavesBand(Compares):
     The band is a factor of `width` wide on both sides; `side` 1 counts runs above it, -1 below, 0 both.
     """
 
-    arm: str
-    control: str
+    arm: Arm
+    control: Arm
     width: float
     side: int = 0
     unit: str = "fraction of initial policies"
@@ -164,7 +166,7 @@ class LeavesBand(Compares):
     def measure(self, views: Views, estimand: Estimand) -> Sample | None:
         """Return the proportion, with the exact binomial interval."""
         values = by_policy(by_run(views, estimand, self.arms))
-        ratio = values[self.arm] / values[self.control]
+        ratio = values[self.arm.id] / values[self.control.id]
         above, below = ratio > self.width, ratio < 1 / self.width
         return _proportion({1: above, -1: below, 0: above | below}[self.side])
 
@@ -177,9 +179,9 @@ class CollapsesSooner(Compares):
     control's. Runs that never do are censored at their end: the log-rank test stratified by policy, exact.
     """
 
-    arm: str
-    other: str
-    control: str
+    arm: Arm
+    other: Arm
+    control: Arm
     unit: str = "probability above 1/2 that the first arm collapses first"
 
     @property
@@ -199,23 +201,23 @@ class CollapsesSooner(Compares):
         return Proportion(sooner, sooner + later, 0.5, len(shared)) if len(shared) > 1 else None
 
 
-def mean_of(arm: str) -> Contrast:
+def mean_of(arm: Arm) -> Contrast:
     """Return the contrast of one arm with zero."""
     return Contrast({arm: 1.0}, "{0}")
 
 
-def minus(one: str, other: str) -> Contrast:
+def minus(one: Arm, other: Arm) -> Contrast:
     """Return one arm minus another."""
     return Contrast({one: 1.0, other: -1.0}, "{0} minus {1}")
 
 
-def excess(one: str, its_control: str, other: str, other_control: str) -> Contrast:
+def excess(one: Arm, its_control: Arm, other: Arm, other_control: Arm) -> Contrast:
     """Return the difference of two differences from a control each."""
     weights = {one: 1.0, its_control: -1.0, other: -1.0, other_control: 1.0}
     return Contrast(weights, "({0} minus {1}) minus ({2} minus {3})")
 
 
-def slope(arms: Mapping[float, str], over: str) -> Contrast:
+def slope(arms: Mapping[float, Arm], over: str) -> Contrast:
     """Return the least-squares slope over the number of each arm."""
     x = np.array(list(arms)) - np.mean(list(arms))
     weights = dict(zip(arms.values(), (x / (x @ x)).tolist(), strict=True))
@@ -223,11 +225,14 @@ def slope(arms: Mapping[float, str], over: str) -> Contrast:
     return Contrast(weights, f"slope over {over}: {fields}")
 
 
-def by_run(views: Views, estimand: Estimand, arms: Sequence[str]) -> Frame:
-    """Return the estimand [runs, arms] of the runs, by initial policy and seed, that all `arms` have."""
+def by_run(views: Views, estimand: Estimand, arms: Sequence[Arm]) -> Frame:
+    """Return the estimand [runs, arms] of the runs that all `arms` have.
+
+    Rows are initial policies and seeds, columns the ids of the arms.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):  # a run without a number is left out
         measured = {
-            arm: {key: estimand(view) for key, view in views.arms.get(arm, {}).items()} for arm in arms
+            arm.id: {key: estimand(view) for key, view in views.arms.get(arm.id, {}).items()} for arm in arms
         }
     shared = sorted(set.intersection(*(set(values) for values in measured.values())))
     index = pd.MultiIndex.from_tuples(shared, names=["initial_policy", "seed"]) if shared else EMPTY
@@ -263,10 +268,10 @@ def _trailing_mean(curve: np.ndarray) -> np.ndarray:
     return (sums[stop] - sums[start]) / (stop - start)
 
 
-def _reward_curves(views: Views, arm: str) -> dict[str, np.ndarray]:
+def _reward_curves(views: Views, arm: Arm) -> dict[str, np.ndarray]:
     """Return the reward by chunk of each initial policy, averaged over its seeds."""
     curves: dict[str, list[np.ndarray]] = {}
-    for (policy, _), view in views.arms.get(arm, {}).items():
+    for (policy, _), view in views.arms.get(arm.id, {}).items():
         curves.setdefault(policy, []).append(_pad_curve(view))
     return {
         policy: np.mean([curve[: min(map(len, each))] for curve in each], axis=0)
@@ -284,13 +289,13 @@ def _pad_curve(view: View) -> np.ndarray:
 
 
 def _ratio(
-    views: Views, estimand: Estimand, share: Share | ShareDifference, one: str, other: str
+    views: Views, estimand: Estimand, share: Share | ShareDifference, one: Arm, other: Arm
 ) -> Sample | None:
     policies = by_policy(by_run(views, estimand, share.arms))
     if len(policies) < 2:
         return None
-    lead = policies[share.control] - policies[share.untreated]
-    return RatioOfMeans(np.asarray(policies[one] - policies[other], float), np.asarray(lead, float))
+    lead = policies[share.control.id] - policies[share.untreated.id]
+    return RatioOfMeans(np.asarray(policies[one.id] - policies[other.id], float), np.asarray(lead, float))
 
 
 def _proportion(hits: Frame) -> Sample | None:

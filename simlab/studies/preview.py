@@ -42,7 +42,7 @@ def preview(experiment: Experiment, folder: Path | None = None) -> Row:
         "design": None if design is None else _describe_design(design, views),
         "arms": [] if design is None else _describe_arms(design),
         "claims": [
-            _describe_claim(claims, trial, design, views)
+            _describe_claim(claims, trial, views)
             for trial in trials_of(list(claims.values()), experiment.name)
         ],
     }
@@ -73,12 +73,9 @@ def _describe_arms(design: Design) -> list[Row]:
     ]
 
 
-def _describe_claim(
-    claims: Mapping[str, Claim], trial: Trial, design: Design | None, views: Views | None
-) -> Row:
-    claim, policies = claims[trial.claim], 0
-    if design is not None and (arms := arms_of([trial])):
-        policies = min(len(design.arms[arm].initial_policies) for arm in arms)
+def _describe_claim(claims: Mapping[str, Claim], trial: Trial, views: Views | None) -> Row:
+    claim = claims[trial.claim]
+    policies = min((len(arm.initial_policies) for arm in arms_of([trial])), default=0)
     family = primary_family(list(claims.values()), claim.paper, trial.is_exploratory)
     return {
         "claim": claim.id,
@@ -96,7 +93,7 @@ def _describe_criterion(criterion: Criterion, policies: int, family: int, views:
         return row
     row |= {"contrast": criterion.contrast.text, "unit": criterion.unit, "power": None}
     tested = family if criterion.role == "primary" else 1
-    if views is not None and set(criterion.arms) <= set(views.arms):
+    if views is not None and criterion.arm_ids <= views.arms.keys():
         power = criterion_power(views, criterion, policies, tested)
         return row if power is None else row | asdict(power) | {"underpowered": power.is_underpowered}
     if isinstance(criterion.contrast, Contrast | Share | ShareDifference) and policies > 1:

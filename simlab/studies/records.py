@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from simlab.core.json_value import Json
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import Compares
 from simlab.studies.estimands import REWARD, Estimand
 from simlab.studies.samples import Sample
@@ -130,9 +131,14 @@ class Criterion:
         return f"{self.text}, expected {self.direction}, margin {self.margin:.3g}{unit}"
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The ids of the arms in the contrast."""
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms in the contrast, each once."""
         return self.contrast.arms if self.contrast else ()
+
+    @property
+    def arm_ids(self) -> frozenset[str]:
+        """The ids of the arms in the contrast."""
+        return frozenset(arm.id for arm in self.arms)
 
     @property
     def is_sampled(self) -> bool:
@@ -212,10 +218,10 @@ class Trial:
         listed = "; ".join(f"({i}) {each.role}: {each.rule}" for i, each in enumerate(self.criteria, 1))
         return f"{self.claim}: {listed}."
 
-    def with_arms(self, names: Mapping[str, str]) -> "Trial":
-        """Return the trial of other arms: `names` maps an id to the one in its place."""
+    def with_arms(self, others: Mapping[Arm, Arm]) -> "Trial":
+        """Return the trial of other arms: `others` maps an arm to the one in its place."""
         moved = [
-            replace(each, contrast=each.contrast.with_arms(names)) if each.contrast else each
+            replace(each, contrast=each.contrast.with_arms(others)) if each.contrast else each
             for each in self.criteria
         ]
         return replace(self, criteria=tuple(moved))
@@ -285,8 +291,8 @@ def trials_of(claims: Sequence[Claim], experiment: str) -> tuple[Trial, ...]:
     return tuple(trial for claim in claims for trial in claim.trials if trial.experiment == experiment)
 
 
-def arms_of(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return the ids of the arms that trials read, each once, in their order."""
+def arms_of(trials: Sequence[Trial]) -> tuple[Arm, ...]:
+    """Return the arms that trials read, each once, in their order."""
     return tuple(
         dict.fromkeys(arm for trial in trials for criterion in trial.criteria for arm in criterion.arms)
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from simlab.core.results import Results
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import Share, ShareDifference, by_policy, by_run
 from simlab.studies.estimands import Estimand, Frame, Tables, Views
 from simlab.studies.records import Trial
@@ -72,22 +73,23 @@ def read_leaderboard(results: Results | Tables, trial: Trial) -> Leaderboard:
     assert isinstance(contrast, ShareDifference)
     assert isinstance(estimand, Estimand)
     engines = results.table("runs").drop_duplicates("arm").set_index("arm")["infer_engine"]
-    sampler = engines.get(contrast.untreated)
-    remedies = [arm for arm in engines.index[engines == sampler] if arm != contrast.untreated]
-    rewards = final_rewards(views, estimand, list(engines.index))
+    arms = [Arm(str(id)) for id in engines.index]
+    sampler = engines.get(contrast.untreated.id)
+    remedies = [arm for arm in arms if engines[arm.id] == sampler and arm.id != contrast.untreated.id]
+    rewards = final_rewards(views, estimand, arms)
     recovered = rank_remedies(views, estimand, remedies, contrast.untreated, contrast.control, len(remedies))
     return Leaderboard(rewards, recovered)
 
 
 def rank_remedies(
-    views: Views, estimand: Estimand, remedies: Sequence[str], untreated: str, control: str, family: int
+    views: Views, estimand: Estimand, remedies: Sequence[Arm], untreated: Arm, control: Arm, family: int
 ) -> list[Recovered]:
     """Return the share of the loss that each remedy recovers, the largest first.
 
     One row per remedy whose interval has an end; none where the control leads by at most `MIN_LOSS`. Levels
     are divided by `family`, the number of remedies that are tested together (Bonferroni).
     """
-    samples = {arm: Share(arm, untreated, control).measure(views, estimand) for arm in remedies}
+    samples = {arm.id: Share(arm, untreated, control).measure(views, estimand) for arm in remedies}
     rows = [
         row
         for arm, sample in samples.items()
@@ -96,9 +98,11 @@ def rank_remedies(
     return sorted(rows, key=lambda row: -row.share)
 
 
-def final_rewards(views: Views, estimand: Estimand, arms: Sequence[str]) -> Frame:
+def final_rewards(views: Views, estimand: Estimand, arms: Sequence[Arm]) -> Frame:
     """Return the reward of each arm (column) by initial policy (row); NaN where it was not run."""
-    return pd.DataFrame({arm: by_policy(by_run(views, estimand, [arm])[arm]) for arm in arms}).sort_index()
+    return pd.DataFrame(
+        {arm.id: by_policy(by_run(views, estimand, [arm])[arm.id]) for arm in arms}
+    ).sort_index()
 
 
 def compare_pairs(finals: Frame) -> Frame:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simlab.studies.board import Row, list_results
-from simlab.studies.design import Design
 from simlab.studies.estimands import Views
 from simlab.studies.registration import LOOKS
 from simlab.studies.samples import Sample
@@ -42,21 +41,18 @@ class Replication:
 
 def replications(rows: Sequence[Row]) -> list[Replication]:
     """Return those of `rows` that their first policies alone would decide and whose study went on."""
-    stored = {experiment.name: (experiment.design, Views(results)) for experiment, results in list_results()}
+    stored = {experiment.name: Views(results) for experiment, results in list_results() if experiment.design}
     found = []
     for row in rows:
-        design, views = stored.get(row.experiment, (None, None))
-        if row.primary is None or row.primary.num_policies <= LOOKS[0]:
-            continue
-        if isinstance(design, Design) and views is not None:
-            found += _split(row, design, views)
+        if row.experiment in stored and row.primary is not None and row.primary.num_policies > LOOKS[0]:
+            found += _split(row, stored[row.experiment])
     return [each for each in found if each.first_verdict != "inconclusive"]
 
 
-def _split(row: Row, design: Design, views: Views) -> list[Replication]:
+def _split(row: Row, views: Views) -> list[Replication]:
     assert row.primary is not None
     criterion = row.primary.criterion
-    policies = list(design.arms[criterion.arms[0]].initial_policies)
+    policies = list(criterion.arms[0].initial_policies)
     parts = (policies[: LOOKS[0]], policies[LOOKS[0] :])
     first, fresh = (measure_criterion(views.of_policies(part), criterion) for part in parts)
     return [] if first is None or fresh is None else [Replication(row, first, fresh)]

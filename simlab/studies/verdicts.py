@@ -137,7 +137,7 @@ def initial_mismatch(views: Views, arm: str) -> float | None:
 
 def measure_criterion(views: Views, criterion: Criterion) -> Sample | None:
     """Return the sample of a criterion; None if an arm or what it measures is missing."""
-    if criterion.contrast is None or not set(criterion.arms) <= set(views.arms):
+    if criterion.contrast is None or not criterion.arm_ids <= views.arms.keys():
         return None
     assert isinstance(criterion.estimand, Estimand)
     sample = criterion.contrast.measure(views, criterion.estimand)

@@ -13,6 +13,7 @@ from simlab.cli import app
 from simlab.core.paths import committed_results
 from simlab.studies import Measured, board
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.board import Board, Row
 from simlab.studies.contrasts import minus
 from simlab.studies.experiment import Experiment, execute
@@ -25,7 +26,7 @@ from simlab.studies.verdicts import decide_family
 runner = CliRunner()
 
 
-RULE = primary(m.REWARD, minus("a", "b"), "positive", 0.2, because="rule & reason")
+RULE = primary(m.REWARD, minus(Arm("a"), Arm("b")), "positive", 0.2, because="rule & reason")
 TRIAL = Trial("tis", (RULE,), Regime("a <unit>"))
 CLAIM = Claim("H7", "hacking", "</script><b>", "Fig. 1", "dynamics", (TRIAL,))
 SPREAD = np.array([-0.1, 0.0, 0.1, 0.05, -0.05, 0.0])

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers.tensor_cores import GPUS, NARROWED, NOISY, PLAIN, SAME
+from experiments.arms.tensor_cores import GPUS, NARROWED, NOISY, PLAIN, SAME
 from experiments.studies import accumulator_drift
 from experiments.studies.accumulator_drift import ARMS, DRIFT_BASE, make_point
 from simlab.engines import static_signature
@@ -57,7 +57,7 @@ def test_the_rule_needs_a_fall_and_growth_and_a_dose_that_works(fall, growth, no
     runs = [
         {
             "run": f"{arm} {start}",
-            "arm": arm,
+            "arm": arm.id,
             "initial_policy": f"start {start}",
             "seed": start,
             "steps": STEPS,

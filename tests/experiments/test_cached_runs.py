@@ -5,7 +5,7 @@ from typing import Any, cast
 import numpy as np
 
 from experiments.arms.chains import NONE
-from experiments.arms.names import chain_arm
+from experiments.arms.settings import on_chains
 from experiments.studies import runs
 from simlab.studies.experiment import ExperimentContext
 from simlab.sweeps import SweepResult
@@ -14,7 +14,7 @@ from simlab.sweeps.tables import run_tables, runs_table
 
 
 def test_cached_runs_keep_their_processor_family(tmp_path, monkeypatch):
-    cache, wanted = ResultCache(tmp_path / "cache"), runs.block_specs(chain_arm(NONE), None, smoke=True)[:3]
+    cache, wanted = ResultCache(tmp_path / "cache"), runs.block_specs(on_chains(NONE), None, smoke=True)[:3]
     for spec, family in zip(wanted, ({"processor_family": "X"}, {"processor_family": "Y"}, {}), strict=True):
         tables = run_tables(
             f"{spec.seed}", {"seed": spec.seed, "steps": 1}, {"reward": np.ones(1, np.float32)}

@@ -10,6 +10,7 @@ from experiments.studies.decision_rule import Family, draw_pairs, overall_p, sim
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import holm
+from simlab.studies.arms import Arm
 from simlab.studies.board import board
 from simlab.studies.contrasts import minus
 from simlab.studies.estimands import REWARD
@@ -22,7 +23,7 @@ from simlab.studies.sign_flips import flip_p
 from simlab.studies.verdicts import p_supported
 from tests.tolerances import binomial_interval
 
-CLAIMED = primary(REWARD, minus("arm", "control"), "positive", 1.0, because="made up")
+CLAIMED = primary(REWARD, minus(Arm("arm"), Arm("control")), "positive", 1.0, because="made up")
 SPREAD = mean_of_policies(np.random.default_rng(7).normal(0.0, 2.0, 24))
 
 
@@ -77,7 +78,7 @@ def test_each_criterion_draws_its_own_residuals():
 
 
 def test_false_support_of_proportions_at_the_margin():
-    criterion = collapses("arm", "control", role="primary")
+    criterion = collapses(Arm("arm"), Arm("control"), role="primary")
     family = Family("made up", proportions=((criterion, Proportion(6, 24, 0.0, 24)),) * 6)
     at_margin, beyond = (
         simulate(np.random.default_rng(3), family, "normal", (8, 16, 24), times, 800) for times in (1.0, 2.0)

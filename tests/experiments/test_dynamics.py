@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms.catalog import ARMS, LEVELS, REPEATS, VARIANTS
 from experiments.arms.chains import BF16, EXACT, NONE, TIS
-from experiments.arms.names import chain_arm, moe_arm, repeated_arm
+from experiments.arms.settings import REPEATS, on_chains, three_runs, with_moe
 from experiments.papers import acrl, vexact
 from experiments.regimes import BASE
 from experiments.studies import acrl_variants, diagnostics, stages
@@ -35,7 +34,9 @@ from simlab.core.results import Results
 from simlab.objectives import TokenBatch
 from simlab.studies import Measured
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import CollapseRate, CollapsesSooner, LeavesBand, Share, mean_of, minus, slope
+from simlab.studies.loading import load_experiments
 from simlab.studies.records import COLLAPSE, COLLAPSE_TIME, Trial, arms_of, manipulation, primary
 from simlab.studies.remedy_ranking import read_leaderboard
 from simlab.studies.samples import Exact
@@ -63,6 +64,11 @@ def _results(rewards, rms=None, steps=STEPS):
     return m.Tables({"runs": runs, "chunks": summarize_chunks(pd.concat(rows))})
 
 
+def arms(*ids):
+    """Return made-up arms."""
+    return tuple(map(Arm, ids))
+
+
 def _trial(claim, *criteria):
     return Trial("made_up", criteria, claim=claim)
 
@@ -74,20 +80,26 @@ def _decided(results, *trials):
 def test_contrasts_see_through_the_starts():
     fall = np.linspace(0.9, 0.1, STEPS)
     results = _results({"a": 0.9, "b": 0.6, "c": fall})
-    better = primary(m.REWARD, minus("a", "b"), "positive", 0.05, because="made up")
-    worse = primary(m.REWARD, minus("a", "b"), "negative", 0.05, because="made up")
+    better = primary(m.REWARD, minus(*arms("a", "b")), "positive", 0.05, because="made up")
+    worse = primary(m.REWARD, minus(*arms("a", "b")), "negative", 0.05, because="made up")
     found = _decided(results, _trial("H7", better), _trial("L3", worse))
     assert [f.verdict for f in found] == ["reproduced", "contradicted"]
     # Starts differ by 0.01 each, arms do not: the pairs agree to the last bit of float32.
     assert found[0].primary.estimate == pytest.approx(0.3, abs=1e-6)
     assert found[0].primary.ci_high - found[0].primary.ci_low < 1e-5
-    line = primary(m.REWARD, slope({1.0: "a", 2.0: "b"}, "x"), "negative", 0.05, because="made up")
+    line = primary(
+        m.REWARD,
+        slope(dict(zip((1.0, 2.0), arms("a", "b"), strict=True)), "x"),
+        "negative",
+        0.05,
+        because="made up",
+    )
     assert _decided(results, _trial("H9", line))[0].primary.estimate == pytest.approx(-0.3, abs=1e-6)
 
 
 def test_share_of_the_loss_is_a_ratio_of_means():
     results = _results({"remedy": 0.5, "none": 0.2, "control": 0.8})
-    share = primary(m.REWARD, Share("remedy", "none", "control"), "positive", 0.2, because="made up")
+    share = primary(m.REWARD, Share(*arms("remedy", "none", "control")), "positive", 0.2, because="made up")
     (found,) = _decided(results, _trial("L6", share))
     assert found.primary.estimate == pytest.approx(0.5, abs=1e-5)
     assert found.verdict == "reproduced"
@@ -95,13 +107,13 @@ def test_share_of_the_loss_is_a_ratio_of_means():
 
 def test_without_its_premise_nothing_is_said():
     results = _results({"a": 0.9, "b": 0.9})
-    part = primary(m.REWARD, minus("a", "b"), "zero", 0.05, because="made up")
-    premise = manipulation(m.PEAK_REWARD, minus("a", "b"), "negative", 0.05, because="made up")
+    part = primary(m.REWARD, minus(*arms("a", "b")), "zero", 0.05, because="made up")
+    premise = manipulation(m.PEAK_REWARD, minus(*arms("a", "b")), "negative", 0.05, because="made up")
     bare, given = _decided(results, _trial("H7", part), _trial("L3", part, premise))
     assert bare.verdict == "reproduced"
     assert given.verdict == "premise absent"
     # An arm that was not run: nothing is measured.
-    absent = primary(m.REWARD, mean_of("d"), "zero", 1.0, because="made up")
+    absent = primary(m.REWARD, mean_of(*arms("d")), "zero", 1.0, because="made up")
     assert not measure_trials(results, [_trial("H7", absent)])
 
 
@@ -113,14 +125,17 @@ def test_collapse_is_against_the_control_of_the_same_policy():
     def sample(contrast, estimand=COLLAPSE):
         return contrast.measure(views, estimand)
 
-    assert sample(CollapseRate("late", "control")).estimate == 1
-    assert sample(CollapseRate("poor", "control")).estimate == 0
-    assert sample(CollapsesSooner("late", "later", "control"), COLLAPSE_TIME).estimate == 0.5
-    assert sample(CollapsesSooner("poor", "later", "control"), COLLAPSE_TIME).estimate == -0.5
+    assert sample(CollapseRate(*arms("late", "control"))).estimate == 1
+    assert sample(CollapseRate(*arms("poor", "control"))).estimate == 0
+    assert sample(CollapsesSooner(*arms("late", "later", "control")), COLLAPSE_TIME).estimate == 0.5
+    assert sample(CollapsesSooner(*arms("poor", "later", "control")), COLLAPSE_TIME).estimate == -0.5
     # Two runs that never collapse say nothing of their order.
-    assert sample(CollapsesSooner("poor", "control", "control"), COLLAPSE_TIME).interval(0.05) == (-0.5, 0.5)
-    assert sample(LeavesBand("late", "control", 2.0, -1), m.REWARD).estimate == 1
-    assert sample(LeavesBand("late", "control", 2.0, 1), m.REWARD).estimate == 0
+    assert sample(CollapsesSooner(*arms("poor", "control", "control")), COLLAPSE_TIME).interval(0.05) == (
+        -0.5,
+        0.5,
+    )
+    assert sample(LeavesBand(*arms("late", "control"), 2.0, -1), m.REWARD).estimate == 1
+    assert sample(LeavesBand(*arms("late", "control"), 2.0, 1), m.REWARD).estimate == 0
 
 
 def test_families_of_processors_that_disagree_are_a_conflict():
@@ -130,7 +145,7 @@ def test_families_of_processors_that_disagree_are_a_conflict():
     runs["processor_family"] = np.where(other, "Y", "X")
     moved = chunks["run"].isin(runs["run"][other & (runs["arm"] == "b")])
     chunks["reward"] = chunks["reward"].where(~moved, 2.0)
-    better = primary(m.REWARD, minus("a", "b"), "positive", 0.05, because="made up")
+    better = primary(m.REWARD, minus(*arms("a", "b")), "positive", 0.05, because="made up")
     (found,) = measure_trials(m.Tables({"runs": runs, "chunks": chunks}), [_trial("H7", better)])
     assert found.conflict.startswith("the sign differs between processor families: X 0.3, Y -1")
 
@@ -211,21 +226,30 @@ def test_chunks_hold_router_flips_of_moe_runs_alone():
     assert "router_flips" not in with_flips(chunks, vectors.assign(metric="other"))
 
 
+def swept_arms():
+    """Return the arms of all training experiments that a sweep can run, each id once."""
+    designs = [each.design for each in load_experiments().values() if each.design is not None]
+    found = {}
+    for arm in (arm for design in designs for arm in design.arms.values()):
+        assert found.setdefault(arm.id, arm) == arm
+    return [arm for arm in found.values() if arm.is_swept]
+
+
 def test_every_arm_is_a_run_and_no_two_are_the_same():
     seen = {}
-    for name, arm in ARMS.items():
-        wanted = block_specs(name, None, smoke=False)
+    for arm in swept_arms():
+        wanted = block_specs(arm, None, smoke=False)
         assert len({place.initial_policy for place in wanted}) == len(arm.initial_policies)
         config = run_config(BASE, wanted[0].changes)
-        if arm.x_factor is None:
-            assert repr(config) not in seen, (name, seen[repr(config)])
-            seen[repr(config)] = name
+        if arm.x_from is None:
+            assert repr(config) not in seen, (arm, seen[repr(config)])
+            seen[repr(config)] = arm
         else:
-            assert ARMS[arm.x_from].initial_policies == arm.initial_policies
+            assert arm.x_from.initial_policies == arm.initial_policies
 
 
 def test_block_holds_every_seed_of_its_initial_policies():
-    blocks = [block_specs(repeated_arm(TIS), block, smoke=False) for block in range(3)]
+    blocks = [block_specs(three_runs(TIS), block, smoke=False) for block in range(3)]
     policies = [dict.fromkeys(spec.initial_policy for spec in block) for block in blocks]
     assert [len(each) for each in policies] == [BLOCK] * 3
     assert not policies[0].keys() & policies[1].keys()
@@ -239,36 +263,38 @@ def test_trials_about_other_arms():
     trial = acrl.A3.trial("acrl_dynamics")
     assert set(arms_of([trial])) == {acrl.ACRL, acrl.TIS5}
     (moved,) = (trial for trial in acrl.OTHER_LEVELS["batch"] if trial.claim == "A3")
-    assert set(arms_of([moved])) == {LEVELS["batch"], acrl.TIS5}
-    assert f"{LEVELS['batch']} minus {acrl.TIS5}" in moved.text
+    assert set(arms_of([moved])) == {acrl.PER_BATCH, acrl.TIS5}
+    assert f"{acrl.PER_BATCH} minus {acrl.TIS5}" in moved.text
 
 
 def _with_engines(results):
     runs = results.tables["runs"]
-    truncated = runs["arm"].isin([chain_arm(NONE), chain_arm(EXACT), chain_arm(TIS)])
+    truncated = runs["arm"].isin([on_chains(arm).id for arm in (NONE, EXACT, TIS)])
     engines = np.where(truncated, "fp8-e4m3-truncated", "bf16")
     return m.Tables(results.tables | {"runs": runs.assign(infer_engine=engines)})
 
 
 def test_leaderboard_compares_exact_engine_with_tis():
-    rewards = {chain_arm(NONE): 0.2, chain_arm(BF16): 0.8, chain_arm(EXACT): 0.75, chain_arm(TIS): 0.3}
-    results = _with_engines(_results(rewards | {moe_arm(TIS): 1.0}))
+    none, bf16, exact, tis = (on_chains(arm).id for arm in (NONE, BF16, EXACT, TIS))
+    rewards = {none: 0.2, bf16: 0.8, exact: 0.75, tis: 0.3, with_moe(TIS).id: 1.0}
+    results = _with_engines(_results(rewards))
     (evidence,) = decide_family(DENSE.collect_evidence(results))
     assert evidence.primary.estimate == pytest.approx(0.75)
     assert evidence.verdict == "reproduced"
     recovered = read_leaderboard(results, vexact.V6.trial(DENSE.experiment)).recovered
-    assert [row.arm for row in recovered] == [chain_arm(EXACT), chain_arm(TIS)]
-    partial = _with_engines(_results({chain_arm(NONE): 0.2, chain_arm(TIS): 0.5}))
+    assert [row.arm for row in recovered] == [exact, tis]
+    partial = _with_engines(_results({none: 0.2, tis: 0.5}))
     assert DENSE.collect_evidence(partial) == []
 
 
 @pytest.mark.parametrize("comparison", [DENSE, MOE])
 def test_leaderboard_follows_its_rule(comparison):
     parts = [(block, arm) for block, arms in comparison.schedule for arm in arms]
-    assert sorted(parts) == sorted((block, arm) for block in range(3) for arm in comparison.arms)
-    primary = {comparison.named(arm) for arm in (NONE, BF16, TIS, EXACT)}
+    assert len(parts) == len(set(parts))
+    assert set(parts) == {(block, arm) for block in range(3) for arm in comparison.arms}
+    primary = {comparison.place(arm) for arm in (NONE, BF16, TIS, EXACT)}
     assert {arm for _, arm in parts[: 3 * len(primary)]} == primary
-    (steps,) = {ARMS[arm].steps for arm in comparison.arms}
+    (steps,) = {arm.steps for arm in comparison.arms}
     late = [step for step in range(EVERY, steps + 1, EVERY) if step >= m.LATE * steps]
     assert f"at steps {late[0]} and {late[1]}" in comparison.rule
     assert len(late) == 2
@@ -312,7 +338,8 @@ def test_variants_measure_what_they_say():
 
 
 def test_every_variant_is_implemented():
-    assert set(acrl_variants.IMPLEMENTATIONS) == set(VARIANTS)
+    own = {arm.own_objective for arm in acrl.ACRL_VARIANTS.design.arms.values()} - {""}
+    assert set(acrl_variants.IMPLEMENTATIONS) == own
 
 
 @pytest.mark.parametrize(
@@ -338,7 +365,7 @@ def test_regime_has_a_measured_mismatch(experiment, arm):
 def test_attributes_of_the_stored_runs_are_those_of_the_arms():
     runs = Results(committed_results("vexact_dynamics")).table("runs").drop_duplicates("arm").set_index("arm")
     for name, row in runs.iterrows():
-        attributes = ARMS[str(name)].attributes(BASE)
+        attributes = vexact.VEXACT_DYNAMICS.design.arms[str(name)].attributes(BASE)
         assert {key: row[key] for key in attributes} == attributes
 
 
@@ -346,7 +373,7 @@ def test_runs_record_processor_family_and_policy(tmp_path):
     file = checkout_root() / "experiments/warm_starts/add-tiny-llama-0.npz"
     trained = {**SMOKE, "warm_start": {"seed": 3, "steps": 2, "lr_warmup_steps": 1}}
     starts = [SMOKE, {"task": "add", "warm_start": str(file)}, trained]
-    wanted = [RunSpec("", "", 0, {**start, "objective": "grpo"}) for start in starts]
+    wanted = [RunSpec(NONE, "", 0, {**start, "objective": "grpo"}) for start in starts]
     load_policies([wanted[2]], tmp_path)
     described = with_provenance(pd.DataFrame({"run": ["a", "b", "c"]}), wanted, tmp_path)
     (written,) = tmp_path.glob("*.npz")

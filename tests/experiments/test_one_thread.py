@@ -40,11 +40,12 @@ def run(run):
 execute(Experiment("trained", "?", "none", run, 1.0, on_one_thread=True), Path(sys.argv[1]))
 """,
     "load_policies": """
+from experiments.arms.chains import NONE
 from experiments.studies import repeated_runs
 from experiments.studies.runs import SMOKE, RunSpec
 
 changes = {"warm_start": None, "objective": "grpo", "seed": 0, **SMOKE}
-repeated_runs.load_policies([RunSpec("", "0", 0, changes)], Path(sys.argv[1]))
+repeated_runs.load_policies([RunSpec(NONE, "0", 0, changes)], Path(sys.argv[1]))
 print(count())
 """,
 }

@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms.catalog import EARLY_FORK, FORK, LARGER, LARGER_NOISES, MATCHED
 from experiments.arms.chains import NONE, TIS
-from experiments.arms.names import chain_arm, new_arm
+from experiments.arms.forks import EARLY_FORK, FORK
+from experiments.arms.noise import FRESH, LARGER, LARGER_FRESH
+from experiments.arms.settings import from_new_policies, on_chains
 from experiments.regimes import BASE
 from experiments.studies import diagnostics, observed_runs
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG
@@ -46,7 +47,7 @@ from tests.training.recipes import assert_same_tree, differ
 @pytest.mark.usefixtures("quick_programs")
 @pytest.mark.parametrize("name", DIAGNOSTIC_CATALOG)
 def test_every_look_sees_finite_numbers_of_every_policy(name):
-    run_specs = [RunSpec("a", "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
+    run_specs = [RunSpec(NONE, "s", seed, {**SMOKE, "objective": "grpo", "seed": seed}) for seed in (0, 1)]
     recipe, _, states = start_runs(run_specs, Path("unused"))
     seen = build_diagnostics((name,))(recipe, states, states.params)
     assert seen
@@ -59,7 +60,7 @@ def test_every_look_sees_finite_numbers_of_every_policy(name):
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_programs")
 def test_build_diagnostics_accepts_constant_engines():
-    spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "grpo", "seed": 0, "engines": "fp16/fp16"})
+    spec = RunSpec(NONE, "s", 0, {**SMOKE, "objective": "grpo", "seed": 0, "engines": "fp16/fp16"})
     recipe, shared, states = start_runs([spec], Path("unused"))
     held, plain = (
         build_diagnostics(("validation",))(each, states, states.params) for each in (shared, recipe)
@@ -108,7 +109,7 @@ def test_asym_of_the_last_minibatch(objective, right, wrong, beyond, before_clip
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_programs")
 def test_last_minibatch_follows_the_updates_before_it():
-    spec = RunSpec("a", "s", 0, {**SMOKE, "objective": "gspo", "minibatches": 4, "seed": 0})
+    spec = RunSpec(NONE, "s", 0, {**SMOKE, "objective": "gspo", "minibatches": 4, "seed": 0})
     recipe, _, states = start_runs([spec], Path("unused"))
     state = jax.tree.map(lambda x: x[0], states)
     rows = recipe.group_size
@@ -138,7 +139,7 @@ def test_last_minibatch_follows_the_updates_before_it():
 def test_observed_runs_are_those_of_a_sweep(tmp_path, monkeypatch, processes):
     # Two batches.
     wanted = (
-        block_specs(chain_arm(NONE), None, smoke=True) + block_specs(chain_arm(TIS), None, smoke=True)[:1]
+        block_specs(on_chains(NONE), None, smoke=True) + block_specs(on_chains(TIS), None, smoke=True)[:1]
     )
     assert len(wanted) == SMOKE_RUNS_PER_BATCH + 1
     monkeypatch.setattr(observed_runs, "count_processes", lambda _: processes)
@@ -197,7 +198,7 @@ def test_an_error_in_one_process_stops_the_others(batch, message):
 @pytest.mark.usefixtures("quick_programs")
 def test_a_batch_whose_diagnostics_fail_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(observed_runs, "build_diagnostics", lambda *_, **__: fail)
-    wanted = block_specs(chain_arm(NONE), None, smoke=True)
+    wanted = block_specs(on_chains(NONE), None, smoke=True)
     with pytest.raises(RuntimeError, match="made up"):
         observe_runs(
             ExperimentContext("observed", tmp_path / "out", smoke=True), [(("both engines",), wanted)]
@@ -245,7 +246,7 @@ def is_alive(pid: int) -> bool:
 def test_forks_continue_the_run(tmp_path):
     run = ExperimentContext("forked", tmp_path / "out", smoke=True)
     forks = run_forks(run, (FORK, EARLY_FORK), 0)
-    plain = run_sweep(run, block_specs(chain_arm(NONE), None, smoke=True))
+    plain = run_sweep(run, block_specs(on_chains(NONE), None, smoke=True))
     for metric in ("entropy", "rms_log_rho"):
         whole = plain["steps"].set_index(["run", "step"])[metric]
         half = forks["steps"].set_index(["run", "step"])[metric]
@@ -268,7 +269,7 @@ def test_noise_follows_the_mismatch_of_another_run():
             assert steps == 1
             return state, [{"rms_log_rho": 0.7 * np.asarray(recipe.sampling.noise.scale) ** 1.5}]
 
-    config = run_config(BASE, {**next(iter(MATCHED.values())).changes, "warm_start": None})
+    config = run_config(BASE, {**on_chains(FRESH).changes, "warm_start": None})
     recipe = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), recipe_of(config))
     noise = FollowingNoise(cast(Any, Program()), targets, "fresh")
     steps = [noise.advance(recipe, cast(Any, None))[1][0]["rms_log_rho"] for _ in range(60)]
@@ -283,12 +284,12 @@ def test_noise_follows_the_mismatch_of_another_run():
 @pytest.mark.usefixtures("quick_programs")
 def test_matched_runs_are_as_noisy_as_those_they_follow(tmp_path):
     run = ExperimentContext("matched", tmp_path / "out", smoke=True)
-    name = new_arm(next(iter(LARGER_NOISES)))
-    frames = run_matched(run, [name], 0)
-    targets = LARGER * read_targets(run, block_specs(new_arm(NONE), None, smoke=True))
+    arm = from_new_policies(LARGER_FRESH)
+    frames = run_matched(run, [arm], 0)
+    targets = LARGER * read_targets(run, block_specs(from_new_policies(NONE), None, smoke=True))
     reached = frames["steps"].pivot_table(index="run", columns="step", values="rms_log_rho").to_numpy()
     assert reached.shape == targets.shape
     assert np.abs(np.log(reached / targets)).mean() < 0.25
-    assert set(frames["runs"]["arm"]) == {name}
+    assert set(frames["runs"]["arm"]) == {arm.id}
     assert frames["steps"]["noise_scale"].between(0.01, 0.1).all()
     assert frames["diagnostics"]["step"].unique().tolist() == [10, 20]

@@ -1,20 +1,22 @@
 """Blocks of made-up runs: what goes on, what is kept, and what a resumed experiment runs."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms.catalog import ARMS
+from experiments.arms import length
 from experiments.arms.chains import NONE, TIS
-from experiments.arms.names import chain_arm
+from experiments.arms.settings import on_chains, on_recurrences
 from experiments.regimes import BASE
 from experiments.studies import resume, stages
 from experiments.studies.resume import check_arms, merge_tables
 from experiments.studies.runs import BLOCK, CHANGING, CHUNK
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import minus
 from simlab.studies.experiment import Experiment, ExperimentContext, execute, find_resumable
 from simlab.studies.futility import predictive_power
@@ -27,11 +29,14 @@ TOKEN = ("tokens_by_pi_train", "mean_rho_by_pi_train", "rms_log_rho_by_pi_train"
 
 
 BLOCKS = len(LOOKS)
-OPEN, CLEAR, HOPELESS = "open", "clear", "hopeless"
+POLICIES = {f"s{number}": "" for number in range(BLOCK * BLOCKS)}
+OPEN, CLEAR, HOPELESS, UNTREATED, CONTROL = (
+    Arm(name, initial_policies=POLICIES) for name in ("open", "clear", "hopeless", "none", "control")
+)
 
 
 def _trial(claim, arm):
-    better = primary(m.REWARD, minus(arm, "none"), "positive", 0.1, because="made up")
+    better = primary(m.REWARD, minus(arm, UNTREATED), "positive", 0.1, because="made up")
     return Trial("made_up", (better,), claim=claim)
 
 
@@ -62,7 +67,7 @@ def _made_up(effects, calls):
     def make(run, arms, block):
         calls.append((tuple(arms), block))
         keys = [(arm, BLOCK * block + start) for arm in arms for start in range(BLOCK)]
-        rows = [{"run": f"{a} {s}", "arm": a, "initial_policy": f"s{s}", "seed": 0} for a, s in keys]
+        rows = [{"run": f"{a} {s}", "arm": a.id, "initial_policy": f"s{s}", "seed": 0} for a, s in keys]
         rewards = np.repeat([effects(*key) for key in keys], CHUNK)
         steps = pd.DataFrame({"run": np.repeat([row["run"] for row in rows], CHUNK), "reward": rewards})
         names = ("discrepancy", "std_rho", "max_rho", *(set(CHANGING) - {"reward"}))
@@ -81,9 +86,9 @@ NOISE -= NOISE[:, :BLOCK].mean(1, keepdims=True)
 
 def _effects(arm, policy):
     """Effects that are decided at the second look, at none, or have no chance at the first."""
-    names = {"none": 0.0, CLEAR: 0.6, OPEN: 0.11, HOPELESS: 0.0}
+    means = {"none": 0.0, "clear": 0.6, "open": 0.11, "hopeless": 0.0}
     noise = 10 if arm == HOPELESS else 1
-    return names[arm] + noise * NOISE["ncoh".index(arm[0]), policy] * (arm != "none")
+    return means[arm.id] + noise * NOISE[list(means).index(arm.id), policy] * (arm != UNTREATED)
 
 
 def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
@@ -92,9 +97,9 @@ def test_blocks_go_on_for_what_is_neither_decided_nor_hopeless():
     stages.run_trials(run, trials, smoke=(), make=_made_up(_effects, calls))  # pyright: ignore
     first, second, third = (set(arms) for arms, _ in calls)
     assert [block for _, block in calls] == [0, 1, 2]
-    assert first == {CLEAR, OPEN, HOPELESS, "none"}
-    assert second == {CLEAR, OPEN, "none"}
-    assert third == {OPEN, "none"}
+    assert first == {CLEAR, OPEN, HOPELESS, UNTREATED}
+    assert second == {CLEAR, OPEN, UNTREATED}
+    assert third == {OPEN, UNTREATED}
     found = {f.trial.claim: f for f in decide_family(measure_trials(m.Tables(run.tables), trials))}
     assert found["H7"].verdict == "reproduced"
     assert found["H7"].primary.num_policies == 16
@@ -106,7 +111,7 @@ def test_without_futility_a_hopeless_trial_has_all_policies():
     run = Recorder()
     run.stops_for_futility = False
     stages.run_trials(run, trials, smoke=(), make=_made_up(_effects, calls))  # pyright: ignore
-    assert [set(arms) for arms, _ in calls] == [{OPEN, HOPELESS, "none"}] * 3
+    assert [set(arms) for arms, _ in calls] == [{OPEN, HOPELESS, UNTREATED}] * 3
 
 
 def test_a_study_goes_on_until_the_family_of_the_board_decides():
@@ -130,10 +135,10 @@ def test_a_gpu_makes_all_blocks_before_the_first_look(monkeypatch):
         return made_up(run, arms, block)
 
     monkeypatch.setattr(stages.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(stages, "ARMS", {"none": None, CLEAR: None})
-    stages.run_trials(Recorder(), [_trial("C", CLEAR), _trial("O", OPEN)], (), make)
+    forked = replace(OPEN, forked_from=UNTREATED)
+    stages.run_trials(Recorder(), [_trial("C", CLEAR), _trial("O", forked)], (), make)
     (first, block), *looks = asked
-    assert (sorted(first), block) == (sorted(["none", CLEAR]), None)
+    assert (set(first), block) == ({UNTREATED, CLEAR}, None)
     assert [number for _, number in looks] == list(range(BLOCKS))
 
 
@@ -142,7 +147,6 @@ def test_a_gpu_makes_only_what_a_resumed_result_lacks(monkeypatch):
     stages.run_trials(made, [_trial("O", OPEN)], (), _made_up(_effects, []))  # pyright: ignore
     monkeypatch.setattr(stages, "load_resumed", lambda *_: m.Tables(made.tables))
     monkeypatch.setattr(stages.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(stages, "ARMS", {"none": None, OPEN: None})
     stages.run_trials(Recorder(), [_trial("O", OPEN)], (), _made_up(_effects, asked))  # pyright: ignore
     assert asked == []
 
@@ -175,9 +179,9 @@ def test_predictive_power_is_that_of_simulated_ends():
     assert chance == pytest.approx(decided.mean(), abs=0.06)
 
 
-def _staged(names, calls, broken=False, diagnosed=()):
-    """An experiment that tests whether the arms `names` have more reward than "none"."""
-    trials = [_trial("L3", name) for name in names]
+def _staged(arms, calls, broken=False, diagnosed=()):
+    """An experiment that tests whether `arms` have more reward than the untreated one."""
+    trials = [_trial("L3", arm) for arm in arms]
 
     def effects(arm, policy):
         if broken and policy >= BLOCK:
@@ -188,26 +192,26 @@ def _staged(names, calls, broken=False, diagnosed=()):
 
     def make(run, arms, block):
         frames = made_up(run, arms, block)
-        seen = frames["runs"]["run"][frames["runs"]["arm"].isin(diagnosed)]
+        seen = frames["runs"]["run"][frames["runs"]["arm"].isin([arm.id for arm in diagnosed])]
         return frames | ({"diagnostics": pd.DataFrame({"run": seen, "step": 0})} if diagnosed else {})
 
     def run(run):
         run.configure(base=BASE, chunk=CHUNK)
         stages.run_trials(run, trials, smoke=(), make=make, diagnosed=diagnosed)  # pyright: ignore
 
-    return Experiment("made_up", "?", "none", run, 1.0, check_resume=check_arms)
+    return Experiment("made_up", "?", "none", run, 1.0, check_resume=partial(check_arms, arms={}))
 
 
 def test_resume_keeps_the_runs_of_an_earlier_result(tmp_path):
-    before, calls = execute(_staged(["open"], [], broken=True), tmp_path / "before"), []
-    whole = _staged(["clear", "open"], calls)
+    before, calls = execute(_staged([OPEN], [], broken=True), tmp_path / "before"), []
+    whole = _staged([CLEAR, OPEN], calls)
     after = execute(
         whole, tmp_path / "after", resume_from=find_resumable(whole, before.folder, tmp_path / "after")
     )
     assert [(set(arms), block) for arms, block in calls] == [
-        ({"clear"}, 0),
-        ({"clear", "open", "none"}, 1),
-        ({"open", "none"}, 2),
+        ({CLEAR}, 0),
+        ({CLEAR, OPEN, UNTREATED}, 1),
+        ({OPEN, UNTREATED}, 2),
     ]
     assert after.manifest["config"]["resumed_from"]["finished"] == before.manifest["finished"]
     assert after.manifest["config"]["resumed_from"]["config"]["stopped_in_block"] == 2
@@ -220,15 +224,15 @@ def test_resume_keeps_the_runs_of_an_earlier_result(tmp_path):
         pd.testing.assert_frame_equal(one, other)
 
 
-@pytest.mark.parametrize("diagnosed", [(), ("none",)])
+@pytest.mark.parametrize("diagnosed", [(), (UNTREATED,)])
 def test_resume_drops_diagnostics_of_another_experiment(diagnosed, tmp_path):
-    other = execute(_staged(["clear", "open"], [], diagnosed=diagnosed), tmp_path / "other")
+    other = execute(_staged([CLEAR, OPEN], [], diagnosed=diagnosed), tmp_path / "other")
     calls = []
-    asking = replace(_staged(["open"], calls, diagnosed=("none",)), name="asking")
+    asking = replace(_staged([OPEN], calls, diagnosed=(UNTREATED,)), name="asking")
     first = execute(
         asking, tmp_path / "first", resume_from=find_resumable(asking, other.folder, tmp_path / "first")
     )
-    assert calls == [(("none",), block) for block in range(BLOCKS)]
+    assert calls == [((UNTREATED,), block) for block in range(BLOCKS)]
     assert first.manifest["config"]["resumed_from"]["name"] == "made_up"
     runs, seen = first.table("runs"), first.table("diagnostics")
     assert set(runs["arm"]) == {"open", "none"}
@@ -253,12 +257,15 @@ def test_of_a_run_that_is_there_twice_the_earlier_stays():
     ] * 2
 
 
-def _described(folder, arm="chain: no correction", initial_policy="chain 100", **config):
+KNOWN = {arm.id: arm for arm in (on_chains(NONE), on_recurrences(length.BF16))}
+
+
+def _described(folder, arm=on_chains(NONE), initial_policy="chain 100", **config):  # noqa: B008
     """A stored result with one run."""
 
     def run(run):
-        run.configure(**{"base": BASE, "chunk": CHUNK, "arms": {arm: ARMS[arm].recorded}} | config)
-        run.table("runs", [{"run": "r", "arm": arm, "initial_policy": initial_policy, "seed": 0}])
+        run.configure(**{"base": BASE, "chunk": CHUNK, "arms": {arm.id: arm.recorded}} | config)
+        run.table("runs", [{"run": "r", "arm": arm.id, "initial_policy": initial_policy, "seed": 0}])
 
     return execute(Experiment("described", "?", "none", run, 1.0), folder)
 
@@ -267,36 +274,36 @@ def _described(folder, arm="chain: no correction", initial_policy="chain 100", *
     ("changed", "message"),
     [
         ({"base": {**BASE, "prompts_per_step": 3}}, "made with base .*'prompts_per_step': 3"),
-        ({"arms": {chain_arm(NONE): ARMS[chain_arm(TIS)].recorded}}, f"'{chain_arm(NONE)}' was .*grpo.tis"),
+        ({"arms": {on_chains(NONE).id: on_chains(TIS).recorded}}, "'chain: no correction' was .*grpo.tis"),
         ({"initial_policy": "chain 5"}, "has no initial policy 'chain 5' now"),
         (
             {
                 "arms": {},
-                "resumed_from": {"config": {"arms": {chain_arm(NONE): ARMS[chain_arm(TIS)].recorded}}},
+                "resumed_from": {"config": {"arms": {on_chains(NONE).id: on_chains(TIS).recorded}}},
             },
-            f"'{chain_arm(NONE)}' was .*grpo.tis",
+            "'chain: no correction' was .*grpo.tis",
         ),
     ],
 )
 def test_other_runs_are_not_gone_on_from(changed, message, tmp_path):
-    check_arms(_described(tmp_path / "same"))
+    check_arms(_described(tmp_path / "same"), KNOWN)
     with pytest.raises(ValueError, match=message):
-        check_arms(_described(tmp_path / "other", **changed))
+        check_arms(_described(tmp_path / "other", **changed), KNOWN)
 
 
 def test_resume_rejects_policies_trained_on_another_cpu(tmp_path, monkeypatch):
     kept = _described(tmp_path / "kept")
-    taught = _described(tmp_path / "taught", "length: BF16", "recurrence 28")
-    check_arms(taught)
+    taught = _described(tmp_path / "taught", on_recurrences(length.BF16), "recurrence 28")
+    check_arms(taught, KNOWN)
     monkeypatch.setattr(resume, "processor", lambda: {"processor": "another"})
-    check_arms(kept)
+    check_arms(kept, KNOWN)
     with pytest.raises(ValueError, match="'recurrence 28' was trained on another CPU"):
-        check_arms(taught)
+        check_arms(taught, KNOWN)
 
 
 def test_only_a_result_with_arms_is_gone_on_from(tmp_path):
-    folder = _described(tmp_path / "before").folder
-    described = Experiment("described", "?", "none", lambda _: None, 1.0, check_resume=check_arms)
+    folder, check = _described(tmp_path / "before").folder, partial(check_arms, arms=KNOWN)
+    described = Experiment("described", "?", "none", lambda _: None, 1.0, check_resume=check)
     bare = execute(replace(described, run=lambda run: run.configure()), tmp_path / "bare").folder
     asked = {
         "cannot resume": {"experiment": replace(described, check_resume=None)},
@@ -314,29 +321,30 @@ def test_only_a_result_with_arms_is_gone_on_from(tmp_path):
 
 @pytest.mark.parametrize(("noise", "count"), [(0.02, 2 * BLOCK), (0.4, 3 * BLOCK)])
 def test_trial_goes_on_while_a_premise_is_inconclusive(noise, count):
-    premise = manipulation(m.REWARD, minus("none", "control"), "zero", 0.1, because="made up")
-    better = primary(m.REWARD, minus(CLEAR, "none"), "positive", 0.1, because="made up")
+    premise = manipulation(m.REWARD, minus(UNTREATED, CONTROL), "zero", 0.1, because="made up")
+    better = primary(m.REWARD, minus(CLEAR, UNTREATED), "positive", 0.1, because="made up")
     trial, run, calls = Trial("made_up", (better, premise), claim="H7"), Recorder(), []
 
     def effects(arm, policy):
-        return noise * NOISE[3][policy] / 0.1 if arm == "control" else _effects(arm, policy)
+        return noise * NOISE[3][policy] / 0.1 if arm == CONTROL else _effects(arm, policy)
 
     stages.run_trials(cast(Any, run), (trial,), (), _made_up(effects, calls), family=1)
     assert run.tables["runs"].groupby("arm")["initial_policy"].nunique().tolist() == [count] * 3
 
 
 def test_block_of_other_arms_alone_has_the_same_tables(tmp_path, monkeypatch):
-    def make(_run, names, _block):
-        return {"runs": pd.DataFrame({"arm": list(names)})}
+    def make(_run, arms, _block):
+        return {"runs": pd.DataFrame({"arm": [arm.id for arm in arms]})}
 
     monkeypatch.setattr(stages, "run_arms", make)
-    monkeypatch.setattr(stages, "ARMS", {"none": None, CLEAR: None})
-    monkeypatch.setattr(stages, "OTHERS", {"forks": (["fork"], make), "variants": (["variant"], make)})
+    others = {phase: (is_marked, make) for phase, (is_marked, _) in stages.OTHERS.items()}
+    monkeypatch.setattr(stages, "OTHERS", others)
+    forked, variant = Arm("fork", forked_from=UNTREATED), Arm("variant", own_objective="variant")
     run = ExperimentContext("made_up", tmp_path)
-    for names, arms in (
-        (["fork"], ["none", "fork"]),
-        (["variant", CLEAR, "fork"], [CLEAR, "fork", "variant"]),
+    for asked, made in (
+        ([forked], ["none", "fork"]),
+        ([variant, CLEAR, forked], ["clear", "fork", "variant"]),
     ):
-        frames = stages.make_block(run, names, 0, baseline="none", diagnostics={})
-        assert frames["runs"]["arm"].tolist() == arms
+        frames = stages.make_block(run, asked, 0, baseline=UNTREATED, diagnostics={})
+        assert frames["runs"]["arm"].tolist() == made
     assert sorted(run.timings) == ["forks", "variants"]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.arms.catalog import ALL_ARMS
 from figures import mismatch
 from figures.arms import ArmRoles, arm_styles, find_roles
 from figures.catalog import FIGURES, HACKING
@@ -21,9 +20,11 @@ from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import Measured, paired_effect
+from simlab.studies.arms import Arm
 from simlab.studies.board import Row
 from simlab.studies.contrasts import minus
 from simlab.studies.estimands import PEAK_REWARD, REWARD, Tables, diagnostic_late, late, steps_to_gain
+from simlab.studies.loading import load_experiment
 from simlab.studies.records import Claim, Trial, manipulation, primary
 from simlab.studies.samples import mean_of_policies
 from simlab.studies.verdicts import decide_family
@@ -279,7 +280,7 @@ SAMPLE_CI = "95% CI {:.3g} to {:.3g}".format(*SAMPLE.interval(0.05))
 
 
 def _row(claim, experiment="lr_dynamics", *premises):
-    rule = primary(REWARD, minus("chain: a", "chain: b"), "positive", 0.2, because="a reason")
+    rule = primary(REWARD, minus(Arm("chain: a"), Arm("chain: b")), "positive", 0.2, because="a reason")
     trial = Trial(experiment, (rule, *premises))
     tested = Claim(claim, "lr", "", "", "dynamics", (trial,)).trials[0]
     (evidence,) = decide_family([Measured(tested, (SAMPLE,) * len(trial.criteria))])
@@ -307,7 +308,7 @@ def test_heading_states_the_verdict_of_the_shipped_result_only(monkeypatch, tmp_
 
 def test_heading_names_a_premise_that_is_not_supported():
     premises = (
-        manipulation(REWARD, minus("chain: a", "chain: c"), direction, 1.0, because="a reason")
+        manipulation(REWARD, minus(Arm("chain: a"), Arm("chain: c")), direction, 1.0, because="a reason")
         for direction in ("negative", "positive")
     )
     row = _row("L6", "lr_dynamics", *premises)
@@ -336,9 +337,12 @@ def test_heading_describes_every_stored_experiment(name):
 
 @pytest.mark.parametrize("figure", [name for name, row in FIGURES.items() if row.complete_kind.arms])
 def test_figure_arms_exist(figure):
-    folder = committed_results(FIGURES[figure].experiment)
+    experiment = FIGURES[figure].experiment
+    folder = committed_results(experiment)
     is_stored = (folder / MANIFEST_NAME).is_file()
-    known = Results(folder).table("runs")["arm"] if is_stored else ALL_ARMS
+    known: Any = (
+        Results(folder).table("runs")["arm"] if is_stored else load_experiment(experiment).design.arms
+    )
     assert set(FIGURES[figure].complete_kind.arms or ()) <= set(known)
 
 

@@ -15,6 +15,7 @@ from simlab.core.paths import committed_results
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.board import Board, board, counts, list_results, measurements, power_text, summary
 from simlab.studies.contrasts import minus
 from simlab.studies.experiment import Experiment, execute
@@ -35,7 +36,7 @@ def shipped() -> Board:
 
 
 def criterion(role=primary, direction="positive", margin=0.2):
-    return role(m.REWARD, minus("a", "b"), direction, margin, because="made up")
+    return role(m.REWARD, minus(Arm("a"), Arm("b")), direction, margin, because="made up")
 
 
 def trial(claim="H7", experiment="runs", criteria=None, regime="R"):

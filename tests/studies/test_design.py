@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from simlab.engines import ENGINES, EnginePair
-from simlab.studies.design import Arm, Design
+from simlab.studies.arms import Arm
+from simlab.studies.design import Design
 from simlab.tasks import TASKS
 
 BASE = {"task": "add", "model": "tiny-dense"}
@@ -27,12 +28,12 @@ SORTED = TASKS["sort"](difficulty=2, train_size=64, held_out_size=16)
     ],
 )
 def test_arm_attributes_name_both_engines(engines, sides):
-    attributes = Arm({"engines": engines}).attributes(BASE)
+    attributes = Arm("arm", {"engines": engines}).attributes(BASE)
     assert (attributes["train_engine"], attributes["infer_engine"]) == sides
 
 
 def test_arm_of_records_is_recorded_by_name():
-    arm = Arm({"engines": OWN_PAIR, "task": SORTED, "objective": "grpo"})
+    arm = Arm("arm", {"engines": OWN_PAIR, "task": SORTED, "objective": "grpo"})
     changes = json.loads(json.dumps(arm.recorded))["changes"]
     assert changes["engines"]["name"] == f"{__name__}:OWN_PAIR"
     assert changes["task"] == {
@@ -47,7 +48,7 @@ def test_arm_of_records_is_recorded_by_name():
 
 
 def differences(**changes):
-    return Design(BASE, {"none": Arm(), "arm": Arm(changes)}, "none").differences("arm")
+    return Design(BASE, {"none": Arm("none"), "arm": Arm("arm", changes)}, "none").differences("arm")
 
 
 def test_differences_list_fields_without_reprs():
@@ -64,9 +65,9 @@ def test_differences_compare_resolved_sites():
     truncated = {"name": "f32/bf16", "infer": {"projection": {"weights": {"rounding": "toward_zero"}}}}
     base = {**BASE, "engines": truncated}
     arms = {
-        "truncated": Arm(),
-        "nearest": Arm({"engines": "f32/bf16"}),
-        "both": Arm({"engines": "bf16/bf16"}),
+        "truncated": Arm("truncated"),
+        "nearest": Arm("nearest", {"engines": "f32/bf16"}),
+        "both": Arm("both", {"engines": "bf16/bf16"}),
     }
     design = Design(base, arms, "truncated")
     rounding = ("toward_zero", "nearest_even")
@@ -80,7 +81,8 @@ def test_differences_compare_resolved_sites():
 
 def test_differences_of_derived_fields_name_the_other_arm():
     own = {"objective": "grpo+acrl"}
-    arms = {"none": Arm(), "arm": Arm(own, x_factor=2.0, x_from="none", forked_from="none")}
+    none = Arm("none")
+    arms = {"none": none, "arm": Arm("arm", own, x_factor=2.0, x_from=none, forked_from=none)}
     changes = Design(BASE, arms, "none").differences("arm")
     assert changes["objective.acrl_reference"] == (None, "2 x first discrepancy of none")
     assert changes["forked_from"] == (None, "none")

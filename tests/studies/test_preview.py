@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from simlab.cli import app
 from simlab.studies import estimands as m
+from simlab.studies.arms import Arm
 from simlab.studies.contrasts import minus
 from simlab.studies.loading import load_experiment
 from simlab.studies.power import criterion_power, power_of_mean, power_of_share
@@ -106,7 +107,7 @@ def _views(std, policies=8):
 
 
 def test_power_matches_the_published_example():
-    criterion = primary(m.REWARD, minus("a", "b"), "positive", 0.11, because="made up")
+    criterion = primary(m.REWARD, minus(Arm("a"), Arm("b")), "positive", 0.11, because="made up")
     views = _views(0.25 * (7 / 8) ** 0.5)
     alone, family = (criterion_power(views, criterion, 24, size) for size in (1, 14))
     assert alone is not None
@@ -130,7 +131,7 @@ def test_power_agrees_with_simulation():
 def test_power_of_a_share_is_that_of_the_decision(direction):
     """Where a remedy's gain hangs on the loss, the std of the contrasts at the estimate says too little."""
     rng, studies, policies, alpha, margin = np.random.default_rng(1), 400, 16, 0.02, 0.3
-    criterion = primary(m.REWARD, minus("a", "b"), direction, margin, because="made up")
+    criterion = primary(m.REWARD, minus(Arm("a"), Arm("b")), direction, margin, because="made up")
     loss = rng.normal(0.6, 0.5, 24)
     sample = RatioOfMeans(-0.4 * loss + rng.normal(0, 0.2, 24), loss)
     truth = {"positive": 0.6, "negative": -0.6, "zero": 0.0}[direction]
@@ -147,7 +148,7 @@ def test_power_of_a_share_is_that_of_the_decision(direction):
 
 @pytest.mark.parametrize("direction", ["positive", "zero"])
 def test_power_rises_with_policies_and_falls_with_the_family(direction):
-    criterion = primary(m.REWARD, minus("a", "b"), direction, 0.2, because="made up")
+    criterion = primary(m.REWARD, minus(Arm("a"), Arm("b")), direction, 0.2, because="made up")
     views = _views(0.2)
     rising = [criterion_power(views, criterion, policies, 1) for policies in (8, 16, 32)]
     assert all(one and other and one.power < other.power for one, other in pairwise(rising))

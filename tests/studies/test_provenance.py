@@ -11,7 +11,8 @@ import pytest
 from simlab.core.manifest import MANIFEST_NAME, write_manifest
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results, write_table
-from simlab.studies.design import Arm, Design
+from simlab.studies.arms import Arm
+from simlab.studies.design import Design
 from simlab.studies.provenance import check_design, check_result, check_results, list_migrations
 
 ROOT = checkout_root()
@@ -68,7 +69,7 @@ def test_check_wants_the_processor_of_every_policy(tmp_path):
 
 
 def test_check_names_arms_that_are_defined_differently_now():
-    arm = Arm({"objective": "grpo"}, {"p": "a.npz"}, noise_factor=2.0)
+    arm = Arm("a", {"objective": "grpo"}, {"p": "a.npz"}, noise_factor=2.0)
     design = Design({}, {"a": arm, "b": arm}, "a")
     earlier = {"config": {"arms": {"a": {"changes": {"objective": "grpo"}, "gain": 0.3}}}}
     manifest: Any = {"config": {"resumed_from": earlier, "arms": {"b": arm.recorded, "gone": {"steps": 1}}}}

@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simlab.studies.arms import Arm
 from simlab.studies.estimands import FINAL_REWARD, RunRows, Tables, View, Views
 from simlab.studies.registration import hash_rule
 from simlab.studies.remedy_ranking import compare_pairs, rank_remedies
 
-NONE, CONTROL, GOOD, USELESS = "none", "control", "good", "useless"
+NONE, CONTROL, GOOD, USELESS = map(Arm, ("none", "control", "good", "useless"))
 
 
 def _views(**final):
