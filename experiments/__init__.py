@@ -8,6 +8,7 @@ EXPERIMENTS: dict[str, str] = {
     "group_corrections": "experiments.measurements.group_corrections",
     "theory_survival": "experiments.measurements.theory_survival",
     "hacking_dynamics": "experiments.papers.hacking:HACKING_DYNAMICS",
+    "rare_weights": "experiments.papers.hacking:RARE_WEIGHTS",
     "lr_dynamics": "experiments.papers.lr:LR_DYNAMICS",
     "noise_dynamics": "experiments.papers.vexact:NOISE_DYNAMICS",
     "matched_noise": "experiments.papers.vexact:MATCHED_NOISE",

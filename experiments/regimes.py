@@ -43,6 +43,7 @@ CHAINS = Regime(
     200,
     "chain: no correction",
 )
+GSPO_CHAINS = replace(CHAINS, name="chains, GSPO, truncation", untreated="chain: GSPO")
 NEW_CHAINS = replace(
     CHAINS, name="chains, new policies, truncation", untreated="chain, new policies: no correction"
 )

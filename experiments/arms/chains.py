@@ -56,6 +56,11 @@ DELTAS = {
     delta: Arm(f"GSPO, delta {delta:g}", objective("gspo_bias", distortion_delta=delta, **CHAIN_CLIP))
     for delta in (0.0, 1.2, 2.0, 3.0)
 }
+RAREST_UNWEIGHTED = Arm(
+    "GSPO, delta 0 below 0.003",
+    objective("gspo_bias", distortion_delta=0.0, distortion_threshold=0.003, **CHAIN_CLIP),
+)
+"""The other arms with a delta weight tokens below 0.1, without which a run learns nothing."""
 
 # DAPO's changes to GRPO, besides the clip of 0.28.
 DUAL_CLIP = Arm("dual clip 3", objective("grpo", dual_clip=3.0))

@@ -1,7 +1,7 @@
 """The claims of *hacking*: mismatch distorts the objective, and the distortion feeds on itself.
 
 Experiments: `hacking_dynamics` runs chains of 64 terms at the truncated noise level of *acrl*, at which a
-run without correction collapses. `moe_dynamics` compares MoE with dense models. `softmax`, `theory` and
+run without correction collapses, and `rare_weights` GSPO without its rarest tokens. `moe_dynamics` compares MoE with dense models. `softmax`, `theory` and
 `theory_survival` compute without training.
 """
 
@@ -26,7 +26,7 @@ from experiments.papers.shared import (
     recovers,
     trial,
 )
-from experiments.regimes import CHAINS, GAUSSIAN_NOISE, NEW_CHAINS, STEADY_CHAINS
+from experiments.regimes import CHAINS, GAUSSIAN_NOISE, GSPO_CHAINS, NEW_CHAINS, STEADY_CHAINS
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.arms import Arm
@@ -44,6 +44,7 @@ GSPO, NOISE = on_chains(chains.GSPO), on_chains(chains.NOISE)
 CLIPS = {high: on_chains(arm) for high, arm in chains.CLIPS.items()}
 DELTAS = {delta: on_chains(arm) for delta, arm in chains.DELTAS.items()}
 DISTORTED = DELTAS[2.0]
+RAREST_UNWEIGHTED = on_chains(chains.RAREST_UNWEIGHTED)
 RAISED = {0.0: GSPO} | {delta - 1: arm for delta, arm in DELTAS.items() if delta > 0}
 ADDED = {
     NONE: ("mismatch", "clipping", "clusters"),
@@ -78,6 +79,7 @@ CLUSTERING = m.Estimand(
 )
 
 BACK = "half a unit of log growth, a factor of 1.65"
+LEARNS = "0.1 of the largest reward: a run that learns nothing distorts nothing"
 SOME_RUNS = "more than a quarter of the initial policies"
 BOTH_WAYS = "a tenth of the initial policies each way"
 GROWTH = manipulation(m.GROWTH, minus(NONE, BF16), "positive", FACTOR, because=GROWS)
@@ -242,9 +244,14 @@ CLAIMS = (
         "Fig. 10",
         trial("hacking_dynamics",
             primary(m.GROWTH, minus(DELTAS[0.0], GSPO), "positive", 0.5, because=BACK),
-            manipulation(m.REWARD_CHANGE, mean_of(DELTAS[0.0]), "positive", LOSS,
-                because="0.1 of the largest reward: a run that learns nothing distorts nothing"),
-            regime=CHAINS)),
+            manipulation(m.REWARD_CHANGE, mean_of(DELTAS[0.0]), "positive", LOSS, because=LEARNS),
+            regime=CHAINS),
+        trial("rare_weights",
+            primary(m.GROWTH, minus(RAREST_UNWEIGHTED, GSPO), "positive", 0.5, because=BACK),
+            manipulation(m.REWARD_CHANGE, mean_of(RAREST_UNWEIGHTED), "positive", LOSS, because=LEARNS),
+            regime=GSPO_CHAINS,
+            note="The weight is zero for tokens below 0.003, not 0.1. In a pilot from four other policies "
+            "runs learned at 0.003 and 0.01, most at 0.003, and not at 0.03.")),
     dynamics("H12", "Gaussian noise on the token weights of GSPO does not make the mismatch grow again",
         "Fig. 12",
         trial("hacking_dynamics",
@@ -324,4 +331,12 @@ HACKING_DYNAMICS = training_experiment(
     smoke=(GSPO,),
     diagnostics=DIAGNOSTICS,
     shared_diagnostics=(),
+)
+RARE_WEIGHTS = training_experiment(
+    "rare_weights",
+    "Does GSPO that ignores the rarest tokens, and still learns, make the mismatch grow again?",
+    CLAIMS,
+    minutes=12.0,
+    baseline=GSPO,
+    shared_diagnostics=("both engines",),
 )
