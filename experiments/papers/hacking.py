@@ -1,8 +1,8 @@
 """The claims of *hacking*: mismatch distorts the objective, and the distortion feeds on itself.
 
 Experiments: `hacking_dynamics` runs chains of 64 terms at the truncated noise level of *acrl*, at which a
-run without correction collapses, and `rare_weights` GSPO without its rarest tokens. `moe_dynamics` compares MoE with dense models. `softmax`, `theory` and
-`theory_survival` compute without training.
+run without correction collapses, and `rare_weights` GSPO without its rarest tokens. `moe_dynamics` compares
+MoE with dense models. `softmax`, `theory` and `theory_survival` compute without training.
 """
 
 from experiments.arms import chains
