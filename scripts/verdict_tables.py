@@ -49,9 +49,7 @@ def claims() -> str:
 def regimes() -> str:
     """Return the regimes of the claims, a row each; a row of the board adds its initial mismatch."""
     described = {
-        row.regime_name: row.trial.regime.describe().removeprefix(row.regime_name).removeprefix(": ")
-        for row in stored_rows()
-        if row.trial is not None
+        row.regime_name: row.trial.regime.list_conditions() for row in stored_rows() if row.trial is not None
     }
     mismatch: dict[str, list[str]] = {}
     for row in stored_rows():

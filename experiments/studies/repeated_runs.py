@@ -123,5 +123,4 @@ def describe_runs(arm: Arm, wanted: Sequence[RunSpec], folder: Path, completed: 
         row = {"run": f"{arm} {policy} {seed}", "seed": seed, "status": "finished", "arm": arm.id}
         row |= {"initial_policy": policy, "steps": steps, "steps_completed": completed or steps}
         rows.append(row)
-    described = [replace(spec, arm=arm) for spec in wanted]
-    return with_provenance(with_attributes(pd.DataFrame(rows), described), wanted, folder)
+    return with_provenance(with_attributes(pd.DataFrame(rows), [arm]), wanted, folder)

@@ -1,6 +1,6 @@
 """Run arms and build the tables `runs`, `chunks`, `bins` and `changes` of an experiment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,8 @@ def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm.id for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_provenance(
-        with_attributes(runs, wanted), wanted, policy_folder(run), result.processor_families()
-    )
+    runs = with_attributes(runs, (spec.arm for spec in wanted))
+    runs = with_provenance(runs, wanted, policy_folder(run), result.processor_families())
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
 
 
@@ -192,9 +191,9 @@ def hash_policy(spec: RunSpec, folder: Path) -> str:
     return policy_sha256(config.warm_start, recipe.task, recipe.model, folder)
 
 
-def with_attributes(runs: Frame, wanted: Sequence[RunSpec]) -> Frame:
-    """Return the table `runs` of the runs `wanted` with the attributes of each arm as columns."""
-    attributes = {arm.id: arm.attributes(BASE) for arm in dict.fromkeys(spec.arm for spec in wanted)}
+def with_attributes(runs: Frame, arms: Iterable[Arm]) -> Frame:
+    """Return the table `runs` of `arms` with the attributes of each as columns."""
+    attributes = {arm.id: arm.attributes(BASE) for arm in dict.fromkeys(arms)}
     return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
 
 

@@ -45,11 +45,15 @@ class Regime:
 
     def describe(self, rms_log_rho: float | None = None) -> str:
         """Return the regime on one line, with the RMS log rho (nats) that its runs start with."""
+        conditions = self.list_conditions(rms_log_rho)
+        return f"{self.name}: {conditions}" if conditions else self.name
+
+    def list_conditions(self, rms_log_rho: float | None = None) -> str:
+        """Return the conditions on one line, without the name; empty without training runs."""
         noise = "" if rms_log_rho is None else f"RMS log rho {rms_log_rho:.2g} nats at the start"
         steps = f"{self.steps} steps" if self.steps else ""
         parts = (self.formats, noise, self.model, self.task, self.learning_rate, steps)
-        described = "; ".join(filter(None, parts))
-        return f"{self.name}: {described}" if described else self.name
+        return "; ".join(filter(None, parts))
 
 
 EXACT_SUMS = Regime("exact sums")
