@@ -12,26 +12,23 @@ from jaxtyping import Float, Shaped
 from simlab.core.catalog import lookup
 from simlab.core.pytree import Scalar
 from simlab.objectives.advantages import Gae
-from simlab.objectives.aggregation import Aggregation, token_mean
+from simlab.objectives.aggregation import token_mean
 from simlab.objectives.batch import Array, PerToken, TokenBatch, clamp, magnitude, prepare_batch
 from simlab.objectives.ratios import token_ratio
 from simlab.objectives.rejection import k1, k2, k3
 
 
-def entropy_bonus(
-    entropy: PerToken, mask: Shaped[Array, "B T"], aggregation: Aggregation = token_mean
-) -> Float[Array, ""]:
+def entropy_bonus(entropy: PerToken, mask: Shaped[Array, "B T"]) -> Float[Array, ""]:
     """Return the mean entropy of the policy, in nats.
 
     Args:
         entropy: of the policy at theta, from the logits, [B, T] in nats.
         mask: nonzero at real tokens [B, T].
-        aggregation: a value of `AGGREGATIONS`.
 
     Reference: acrl App. A entropy_coeff; verl core_algos.compute_entropy_loss.
     """
     real = mask.astype(bool)
-    return aggregation(jnp.where(real, entropy, 0), real)
+    return token_mean(jnp.where(real, entropy, 0), real)
 
 
 def _safe_k3(log_ratio: Float[Array, "*S"]) -> Float[Array, "*S"]:
@@ -51,13 +48,7 @@ KL_ESTIMATORS: dict[str, Callable[[PerToken], PerToken]] = {
 }
 
 
-def kl_penalty(
-    batch: TokenBatch,
-    estimator: str = "k3",
-    aggregation: Aggregation = token_mean,
-    *,
-    bias_corrected: bool = False,
-) -> Float[Array, ""]:
+def kl_penalty(batch: TokenBatch, estimator: str = "k3", *, bias_corrected: bool = False) -> Float[Array, ""]:
     """Return minus the estimated KL(policy, reference), in nats.
 
     The derivative is that of the estimator itself (verl without the straight-through `+`). With
@@ -67,7 +58,6 @@ def kl_penalty(
     Args:
         batch: with `logp_reference`.
         estimator: a name of `KL_ESTIMATORS`.
-        aggregation: a value of `AGGREGATIONS`.
         bias_corrected: whether to multiply by r.
 
     Raises:
@@ -86,7 +76,7 @@ def kl_penalty(
     divergence = estimate(jax.lax.stop_gradient(batch.logp_reference) - batch.logp)
     if bias_corrected:
         divergence = token_ratio(batch) * divergence
-    return -aggregation(jnp.where(batch.mask, divergence, 0), batch.mask)
+    return -token_mean(jnp.where(batch.mask, divergence, 0), batch.mask)
 
 
 def critic_penalty(
@@ -94,7 +84,6 @@ def critic_penalty(
     batch: TokenBatch,
     value_clip: Scalar = 0.5,
     gae: Gae = Gae(),  # noqa: B008 - frozen
-    aggregation: Aggregation = token_mean,
 ) -> Float[Array, ""]:
     """Return minus half the squared error of the critic against the GAE returns, value-clipped.
 
@@ -103,7 +92,6 @@ def critic_penalty(
         batch: with `values` of the critic at theta_old.
         value_clip: how far from its old value a new one still counts.
         gae: gamma and lam of the returns.
-        aggregation: a value of `AGGREGATIONS`.
 
     Raises:
         ValueError: For a batch without `values`.
@@ -119,4 +107,4 @@ def critic_penalty(
     values = jnp.where(batch.mask, values, 0)
     clipped = clamp(values, old - value_clip, old + value_clip)
     error = jnp.maximum((values - returns) ** 2, (clipped - returns) ** 2)
-    return -0.5 * aggregation(jnp.where(batch.mask, error, 0), batch.mask)
+    return -0.5 * token_mean(jnp.where(batch.mask, error, 0), batch.mask)
