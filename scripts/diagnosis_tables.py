@@ -3,17 +3,15 @@
 from collections.abc import Callable
 
 from experiments.diagnosis_study.fitting import CONFIDENT
-from scripts.markdown import table
+from scripts.tables import load_stored, table
 from simlab.core.json_value import Json
-from simlab.core.paths import committed_results
-from simlab.core.results import Results
 from simlab.diagnosis.classifier import UNKNOWN
 from simlab.studies.estimands import Frame
 
 
 def accuracy() -> str:
     """Return the Markdown of summary, causes, calibration and real engines."""
-    results = _load("diagnosis_roc")
+    results = load_stored("diagnosis_roc")
     tables = {name: results.table(name).to_dict("records") for name in ("summary", "roc", "calibration")}
     parts = [
         _table(
@@ -66,13 +64,13 @@ def real() -> str:
         "log of vLLM | tokens | RMS log rho | cause | named, probability | probability of the cause",
         "{log} | {tokens} | {rms_log_rho:.3f} | `{cause}` | `{named}`, {probability:.0%} | "
         "{true_probability:.0%}",
-        _load("diagnosis_real").table("logs").to_dict("records"),
+        load_stored("diagnosis_real").table("logs").to_dict("records"),
     )
 
 
 def peers() -> str:
     """Return the Markdown of the alarms by cause and program."""
-    alarms: Frame = _load("diagnosis_peers").table("alarms")
+    alarms: Frame = load_stored("diagnosis_peers").table("alarms")
     programs = list(dict.fromkeys(alarms["program"]))
     rows = []
     for (_, cause), part in alarms.groupby(["variant", "cause"], sort=False):
@@ -100,7 +98,7 @@ def live() -> str:
     return _table(
         "tokens of the step | tokens read | seconds of CPU | step time of which that is 1% (seconds)",
         "{batch_tokens:,} | {read_tokens:,} | {cpu_seconds:.2f} | {step_seconds_at_1_percent:.0f}",
-        _load("bench_live").table("live").to_dict("records"),
+        load_stored("bench_live").table("live").to_dict("records"),
     )
 
 
@@ -111,10 +109,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "diagnosis_live": live,
 }
 """Generated part of the page -> its Markdown."""
-
-
-def _load(experiment: str) -> Results:
-    return Results(committed_results(experiment))
 
 
 def _table(head: str, line: str, rows: list[dict[str, Json]]) -> str:

@@ -16,10 +16,9 @@ from figures.catalog import FIGURES
 from figures.papers import DIFFERS, NOT_DRAWN
 from scripts import diagnosis_tables, findings, framework_names, verdict_tables
 from scripts.equations import PAPERS
-from scripts.markdown import table
+from scripts.tables import load_stored, table
 from simlab.core.manifest import MANIFEST_NAME
 from simlab.core.paths import committed_results
-from simlab.core.results import Results
 from simlab.engines import ENGINES
 from simlab.formats import FORMATS
 from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_defaults
@@ -34,11 +33,6 @@ PAGES = ("README.md", *(f"docs/{name}.md" for name in DOCS))
 WANTED_RATIO = 1.3
 """Time of an emulated step over that of a float32 step that the project aims at, in a batch of runs."""
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
-
-
-def load_stored(experiment: str) -> Results:
-    """Return the stored results of `experiment`."""
-    return Results(committed_results(experiment))
 
 
 def is_stored(experiment: str) -> bool:

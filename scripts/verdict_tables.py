@@ -6,9 +6,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from scripts.markdown import table
-from simlab.core.paths import committed_results
-from simlab.core.results import Results
+from scripts.tables import load_stored, table
 from simlab.studies.board import Row, board, estimate_text, power_text
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import ENOUGH_POWER, power_of_mean, primary_family
@@ -70,7 +68,7 @@ def regimes() -> str:
 
 def decision_rule() -> str:
     """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
-    rates: Any = Results(committed_results("decision_rule")).table("rates").to_dict("records")
+    rates: Any = load_stored("decision_rule").table("rates").to_dict("records")
     rows = []
     for row in rates:
         power, claimed = (
@@ -90,7 +88,7 @@ def decision_rule() -> str:
 
 def largest_error() -> str:
     """Return the largest rate of false support of a family with 16 and 24 initial policies."""
-    rates: Any = Results(committed_results("decision_rule")).table("rates")
+    rates: Any = load_stored("decision_rule").table("rates")
     return f"{rates['false_support'][rates['design'] == '16 and 24 policies'].max():.1%}"
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from scripts.markdown import table
+from scripts.tables import table
 from simlab.studies.board import Board, Row, estimate_text, margin_text, power_text, summary
 from simlab.studies.report import anchor
 

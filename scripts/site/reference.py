@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from scripts.markdown import table
 from scripts.site.formulas import FORMULAS, INTRODUCTIONS
+from scripts.tables import table
 
 BAR = r"\vert "
 PACKAGES = (

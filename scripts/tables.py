@@ -1,6 +1,14 @@
-"""Tables in Markdown."""
+"""Stored results, and tables of them in Markdown."""
 
 from collections.abc import Iterable
+
+from simlab.core.paths import committed_results
+from simlab.core.results import Results
+
+
+def load_stored(experiment: str) -> Results:
+    """Return the stored results of `experiment`."""
+    return Results(committed_results(experiment))
 
 
 def table(head: str, rows: Iterable[str]) -> str:
