@@ -18,7 +18,7 @@ from simlab.engines.engine import Softmax
 from simlab.engines.ordered_sums import tree_sum
 from simlab.engines.site import Site, store
 from simlab.engines.softmax import SOFTMAX_PLACEMENTS, exponentials_at, softmax_placement
-from simlab.formats import Format, Rounding, StochasticRounding
+from simlab.formats import Format, Rounding
 from simlab.formats.scale_rules import divide
 
 STD = 1.5
@@ -50,7 +50,7 @@ EXACT = Setting(Softmax())
 def make_setting(
     placement: str,
     fmt: str | Format,
-    rounding: str | Rounding | StochasticRounding = "nearest_even",
+    rounding: str | Rounding = "nearest_even",
     temperature: Array | float = 1.0,
 ) -> Setting:
     """Return the setting that rounds at `placement`: a name of `SOFTMAX_PLACEMENTS`, or `centered-logits`."""
