@@ -56,7 +56,7 @@ check: $(VENV)/.test  ## lint, types, layers, generated files
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/equations.py --check
-	$(BIN)/python scripts/readme.py --check
+	$(BIN)/python -m scripts.readme --check
 
 test-slow: $(VENV)/.test  ## the longer checks
 	$(PYTEST) -n 3 --dist loadgroup -m "slow and not engines" # many wait for processes that they start

@@ -12,9 +12,8 @@ from experiments.arms.moe import R3
 from experiments.arms.settings import on_chains, with_moe
 from experiments.papers import vexact
 from experiments.studies.leaderboard import RECENT
+from scripts.tables import load_stored
 from scripts.verdict_tables import find_row
-from simlab.core.paths import committed_results
-from simlab.core.results import Results
 from simlab.studies.arms import Arm
 from simlab.studies.board import Row
 from simlab.studies.estimands import HELD_OUT_REWARD, MISMATCH, Views
@@ -33,9 +32,9 @@ REMEDIES = {"N8": "IcePop", "N6": "IPO", "N7": "KPop"}
 def findings() -> str:
     """Return the findings of the first screen, a bullet each."""
     token, sequence = remaining_bias("token TIS"), remaining_bias("sequence TIS")
-    fits = _load("softmax").table("fit")
+    fits = load_stored("softmax").table("fit")
     columns = fits[(fits["placement"] == PLACEMENT) & (fits["per_vector"] == 1)]["inside"]
-    agreement = _load("real_rl").table("agreement")["agrees"]
+    agreement = load_stored("real_rl").table("agreement")["agrees"]
     policies = min(each.policies for each in recovered_shares("leaderboard"))
     level = max(each.level for each in recovered_shares("leaderboard"))
     lines = (
@@ -70,7 +69,7 @@ def findings() -> str:
 
 def remaining_bias(correction: str) -> str:
     """Return the part of the gradient bias that `correction` leaves, in percent, and its range over seeds."""
-    moments = _load("theory_corrections").table("moments")
+    moments = load_stored("theory_corrections").table("moments")
     chosen = moments[(moments["length"] == LENGTH) & (moments["rho_std"] == RHO_STD)]
     bias = chosen.pivot(index="seed", columns="correction", values="bias")
     parts = bias[correction] / bias["none"]
@@ -88,12 +87,12 @@ def recovered_share(arm: Arm, board: str = "leaderboard") -> str:
 @cache
 def recovered_shares(board: str) -> list[Recovered]:
     """Return the share of the loss that each remedy of a leaderboard recovers."""
-    return read_leaderboard(_load(board), load_claims()["V6"].trial(board)).recovered
+    return read_leaderboard(load_stored(board), load_claims()["V6"].trial(board)).recovered
 
 
 def recent_remedies() -> str:
     """Return what corrections and trust regions of 2026 recover of the loss, and that TIS ends above them."""
-    board = read_leaderboard(_load(MOE_BOARD), load_claims()["V6"].trial(MOE_BOARD))
+    board = read_leaderboard(load_stored(MOE_BOARD), load_claims()["V6"].trial(MOE_BOARD))
     verdicts = {row.arm: row.verdict for row in board.recovered}
     tis, recent = with_moe(TIS).id, {arm: with_moe(arm).id for arm in RECENT}
     shown = [arm for arm, id in recent.items() if verdicts[id] == "supported"]
@@ -197,7 +196,7 @@ def bypass() -> str:
     """Return the held-out reward with copied log-probs, with engines that agree, and without either."""
     before = decided_row("V7", "vexact_dynamics", "contradicted").criteria[0]
     share = decided_row("V7", "identical_engines", "contradicted").criteria[0]
-    stored = Views(_load("identical_engines")).arms
+    stored = Views(load_stored("identical_engines")).arms
     copied, agreeing, none = (
         f"{np.mean([HELD_OUT_REWARD(view) for view in stored[arm.id].values()]):.2f}"
         for arm in (vexact.NEW_BYPASS, vexact.NEW_IDENTICAL, vexact.NEW_NONE)
@@ -212,7 +211,7 @@ def bypass() -> str:
 
 def larger_noise() -> str:
     """Return the held-out reward under truncation and under larger logit noise, from `larger_noise`."""
-    stored = Views(_load("larger_noise")).arms
+    stored = Views(load_stored("larger_noise")).arms
     arms = (vexact.NEW_NONE, vexact.NEW_BF16)
     arms += (vexact.LARGER_FRESH, vexact.LARGER_RECENT, vexact.LARGER_FIXED)
     means = (np.mean([vexact.LEARNED(view) for view in stored[arm.id].values()]) for arm in arms)
@@ -277,7 +276,7 @@ def ignored_clip() -> str:
 
 def gpu_products() -> str:
     """Return how many outputs of a GPU the model of its tensor cores gives bit by bit, from `real_card`."""
-    stored = _load("real_card")
+    stored = load_stored("real_card")
     table: Any = stored.table("agreement")
     own = table[table["candidate"] == "hopper " + table["format"]]
     outputs = own["rows"] * own["columns"]
@@ -292,7 +291,3 @@ def decided_row(claim: str, experiment: str, verdict: str) -> Row:
     if row.verdict != verdict:
         raise ValueError(f"{claim} in {experiment} is {row.verdict}, not {verdict}: rewrite its finding.")
     return row
-
-
-def _load(experiment: str) -> Results:
-    return Results(committed_results(experiment))

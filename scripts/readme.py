@@ -1,7 +1,7 @@
-"""Write the generated parts of README.md and of pages in docs/; `--check` only compares.
+"""Write the generated parts of README.md and of pages in docs/: `python -m scripts.readme`.
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
-Its text comes from the catalogs and from stored results.
+Its text comes from the catalogs and from stored results. `--check` only compares.
 """
 
 import argparse
@@ -9,51 +9,35 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from figures.catalog import FIGURES
+from figures.papers import DIFFERS, NOT_DRAWN
+from scripts import diagnosis_tables, findings, framework_names, verdict_tables
+from scripts.equations import PAPERS
+from scripts.tables import load_stored, table
 from simlab.core.manifest import MANIFEST_NAME
-from simlab.core.paths import add_checkout_to_path, committed_results
-from simlab.core.results import Results
+from simlab.core.paths import committed_results
 from simlab.engines import ENGINES
 from simlab.formats import FORMATS
-from simlab.objectives import (
-    OBJECTIVE_MODIFIERS,
-    OBJECTIVES,
-    framework_names,
-    get_objective,
-    override_defaults,
-)
+from simlab.objectives import OBJECTIVE_MODIFIERS, OBJECTIVES, get_objective, override_defaults
 from simlab.studies.board import summary
 from simlab.studies.loading import load_claims, load_experiment
 from simlab.studies.provenance import recorded_arms
 from simlab.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (
-    "README.md",
-    *(f"docs/{name}.md" for name in ("results", "figures", "objectives", "performance", "limits")),
-)
+DOCS = ("results", "figures", "objectives", "performance", "limits", "diagnosis")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in DOCS))
 WANTED_RATIO = 1.3
 """Time of an emulated step over that of a float32 step that the project aims at, in a batch of runs."""
 PART = re.compile(r"(<!-- generated: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 
-def load_stored(experiment: str) -> Results:
-    """Return the stored results of `experiment`."""
-    return Results(committed_results(experiment))
-
-
 def is_stored(experiment: str) -> bool:
     """Return whether a result of `experiment` is shipped with the code."""
     return (committed_results(experiment) / MANIFEST_NAME).is_file()
-
-
-def figure_catalog() -> Mapping[str, Any]:
-    """Return the catalog of figures."""
-    add_checkout_to_path()
-    return import_module("figures.catalog").FIGURES
 
 
 def example() -> str:
@@ -85,9 +69,7 @@ def leaderboard_regime() -> str:
 
 def papers() -> str:
     """Return the keys of the papers with their titles."""
-    add_checkout_to_path()
-    titles = import_module("scripts.equations").PAPERS
-    named = "; ".join(f"*{key}*: {title}" for key, title in titles.items())
+    named = "; ".join(f"*{key}*: {title}" for key, title in PAPERS.items())
     return f"\nPapers: {named}. [EQUATIONS.md](EQUATIONS.md) lists where each equation lives in the code.\n"
 
 
@@ -100,37 +82,30 @@ def peers() -> str:
     )
 
 
-def load_script(name: str) -> Any:
-    """Return the module `name` of this folder: `findings` or `verdict_tables`."""
-    add_checkout_to_path()
-    return import_module(f"scripts.{name}")
-
-
 def remade() -> str:
     """Return which command makes the data of each figure again, its minutes, and the number of runs."""
     figures: dict[str, list[str]] = {}
-    for name, row in figure_catalog().items():
+    for name, row in FIGURES.items():
         figures.setdefault(row.experiment, []).append(f"`{name}`")
-    lines = ["| command | minutes, two cores | stored runs | figures |", "|---|---:|---:|---|"]
+    rows = []
     for experiment, names in figures.items():
         runs = (
             load_stored(experiment).manifest["tables"].get("runs", "") if is_stored(experiment) else "not run"
         )
         minutes = load_experiment(experiment).minutes
-        lines.append(f"| `simlab run {experiment}` | {minutes:g} | {runs} | {', '.join(names)} |")
-    return "\n" + "\n".join(lines) + "\n"
+        rows.append(f"`simlab run {experiment}` | {minutes:g} | {runs} | {', '.join(names)}")
+    return table("command | minutes, two cores: | stored runs: | figures", rows)
 
 
 def paper_figures() -> str:
     """Return our figure of each figure and table of the papers, and how the two differ."""
-    papers = import_module("figures.papers")
-    lines = ["| paper | our figure | experiment | what it shows | difference |", "|---|---|---|---|---|"]
-    for name, row in figure_catalog().items():
-        if row.paper:
-            lacks = papers.DIFFERS.get(row.paper, "")
-            lines.append(f"| {row.paper} | `{name}` | `{row.experiment}` | {row.title} | {lacks} |")
-    lines += [f"| {item} | - | | not drawn | {reason} |" for item, reason in papers.NOT_DRAWN.items()]
-    return "\n" + "\n".join(lines) + "\n"
+    rows = [
+        f"{row.paper} | `{name}` | `{row.experiment}` | {row.title} | {DIFFERS.get(row.paper, '')}"
+        for name, row in FIGURES.items()
+        if row.paper
+    ]
+    rows += [f"{item} | - | | not drawn | {reason}" for item, reason in NOT_DRAWN.items()]
+    return table("paper | our figure | experiment | what it shows | difference", rows)
 
 
 # Choices that all objectives have, as the presets of 2026 make them.
@@ -154,36 +129,34 @@ def _number(value: object) -> str:
 
 def objective_names() -> str:
     """Return what frameworks call the presets of 2026, with the defaults of the catalog."""
-    rows = ["| simlab | defaults | framework: name (default) | checked |", "|---|---|---|---|"]
-    for name, (frameworks, checked) in framework_names.PRESETS.items():
-        rows.append(f"| `{name}` | {_defaults(name, USUAL)} | {frameworks} | {checked} |")
-    return "\n" + "\n".join(rows) + "\n"
+    rows = (
+        f"`{name}` | {_defaults(name, USUAL)} | {frameworks} | {checked}"
+        for name, (frameworks, checked) in framework_names.PRESETS.items()
+    )
+    return table("simlab | defaults | framework: name (default) | checked", rows)
 
 
 def modifier_names() -> str:
     """Return what frameworks call the modifiers of 2026, with the defaults of the catalog."""
     plain = override_defaults(get_objective("reinforce")) | {"baseline": "survivors"}
-    rows = ["| simlab | kind | defaults | framework: name (default) | checked |", "|---|---|---|---|---|"]
+    rows = []
     for name, (frameworks, checked) in framework_names.MODIFIERS.items():
         kind = KINDS[OBJECTIVE_MODIFIERS[name].field]
-        defaults = _defaults(f"reinforce+{name}", plain)
-        rows.append(f"| `+{name}` | {kind} | {defaults} | {frameworks} | {checked} |")
-    return "\n" + "\n".join(rows) + "\n"
+        rows.append(
+            f"`+{name}` | {kind} | {_defaults(f'reinforce+{name}', plain)} | {frameworks} | {checked}"
+        )
+    return table("simlab | kind | defaults | framework: name (default) | checked", rows)
 
 
 def vocabulary_cost() -> str:
     """Return what the column of all log-probabilities costs, from `bench_vocabulary`."""
-    table: Any = load_stored("bench_vocabulary").table("columns")
-    rows = [
-        "| V | objective | bytes per token and engine | temporary memory, MB | time, ms |",
-        "|---:|---|---:|---:|---:|",
-    ]
-    for row in table.itertuples():
-        cells = (
-            f"{row.column_bytes} | {row.temporary_bytes / 1e6:.1f} | {float(f'{1e3 * row.seconds:.2g}'):g}"
-        )
-        rows.append(f"| {row.vocabulary} | {row.objective} | {cells} |")
-    return "\n" + "\n".join(rows) + "\n"
+    columns: Any = load_stored("bench_vocabulary").table("columns")
+    rows = (
+        f"{row.vocabulary} | {row.objective} | {row.column_bytes} | {row.temporary_bytes / 1e6:.1f} "
+        f"| {float(f'{1e3 * row.seconds:.2g}'):g}"
+        for row in columns.itertuples()
+    )
+    return table("V: | objective | bytes per token and engine: | temporary memory, MB: | time, ms:", rows)
 
 
 def step_speed() -> str:
@@ -206,8 +179,6 @@ def step_speed() -> str:
 
 def first_steps() -> str:
     """Return the seconds of a process that sweeps one step, imports included, from `bench_compile`."""
-    if not is_stored("bench_compile"):
-        return "not run"
     rows: Any = load_stored("bench_compile").table("first_steps").to_dict("records")
     return ", ".join(
         f"{row['cache']} {row['process_seconds']:.1f} s ({row['cpu_seconds']:.1f} CPU s)" for row in rows
@@ -216,8 +187,6 @@ def first_steps() -> str:
 
 def forecasts() -> str:
     """Return how many forecasts are within the factor wanted, from `bench_compile`."""
-    if not is_stored("bench_compile"):
-        return "not run"
     stored = load_stored("bench_compile")
     factors, within = stored.table("sweeps")["off_by"], stored.manifest["config"]["within"]
     return (
@@ -227,41 +196,32 @@ def forecasts() -> str:
 
 def engine_speed() -> str:
     """Return time of a step and of compilation by engine, from `bench_step`."""
-    stored = load_stored("bench_step")
-    if "engines" not in stored.manifest["tables"]:
-        return "\nnot run\n"
-    lines = [
-        "| inference engine | step of 8 runs, ms (CPU) | times float32 | of 1 run, ms (CPU) | times float32 "
-        "| compilation (8 runs): cold, s (CPU) | warm, s (CPU) |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    table: Any = stored.table("engines")
-    batches, lone = (table[table["runs_per_batch"] == runs].set_index("engine") for runs in (8, 1))
+    times: Any = load_stored("bench_step").table("engines")
+    batches, lone = (times[times["runs_per_batch"] == runs].set_index("engine") for runs in (8, 1))
+    rows = []
     for engine, batch in batches.iterrows():
         alone = lone.loc[engine] if engine in lone.index else None
-        cells = (
-            f"`{engine}`",
-            *(
-                "- | -" if row is None else f"{row.ms:.0f} ({row.cpu_ms:.0f}) | {row.ratio:.2f}"
-                for row in (batch, alone)
-            ),
-            f"{batch.cold_seconds:.1f} ({batch.cold_cpu_seconds:.1f})",
-            f"{batch.warm_seconds:.1f} ({batch.warm_cpu_seconds:.1f})",
+        steps = (
+            "- | -" if row is None else f"{row.ms:.0f} ({row.cpu_ms:.0f}) | {row.ratio:.2f}"
+            for row in (batch, alone)
         )
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(
+            f"`{engine}` | {' | '.join(steps)} | {batch.cold_seconds:.1f} ({batch.cold_cpu_seconds:.1f}) "
+            f"| {batch.warm_seconds:.1f} ({batch.warm_cpu_seconds:.1f})"
+        )
     slow = [f"`{engine}` ({row.ratio:.2f})" for engine, row in batches.iterrows() if row.ratio > WANTED_RATIO]
     named = ", ".join(slow) or "none"
-    lines += ["", f"In a batch, more than {WANTED_RATIO} times as long as float32: {named}."]
-    return "\n" + "\n".join(lines) + "\n"
+    head = (
+        "inference engine | step of 8 runs, ms (CPU): | times float32: | of 1 run, ms (CPU): "
+        "| times float32: | compilation (8 runs): cold, s (CPU): | warm, s (CPU):"
+    )
+    return table(head, rows) + f"\nIn a batch, more than {WANTED_RATIO} times as long as float32: {named}.\n"
 
 
 def machine_speed() -> str:
     """Return the run-steps per second of all cores, of simlab and of PyTorch, from `bench_step`."""
-    stored = load_stored("bench_step")
-    if "machine" not in stored.manifest["tables"]:
-        return "not run"
-    table: Any = stored.table("machine")
-    rates = table.groupby("implementation", sort=False)["run_steps_per_s"].agg(["first", "last"])
+    processes: Any = load_stored("bench_step").table("machine")
+    rates = processes.groupby("implementation", sort=False)["run_steps_per_s"].agg(["first", "last"])
     rates.index = rates.index.str.replace("pytorch", "PyTorch")
     return "; ".join(
         f"{name} per process: {row['first']:.0f} and {row['last']:.0f}" for name, row in rates.iterrows()
@@ -270,8 +230,6 @@ def machine_speed() -> str:
 
 def throughput() -> str:
     """Return the run-steps per second of two processes before and now, from `bench_speedup`."""
-    if not is_stored("bench_speedup"):
-        return "not run"
     speed: Any = load_stored("bench_speedup").table("speed").dropna(subset="run_steps_per_s")
     rates = speed.pivot(index="engines", columns="version", values="run_steps_per_s")
     return ", ".join(f"{row.now:.0f} under `{pair}` ({row.before:.0f})" for pair, row in rates.iterrows())
@@ -279,73 +237,64 @@ def throughput() -> str:
 
 def speedup() -> str:
     """Return times before the work on speed and now, and of both forms of engines, from `bench_speedup`."""
-    if not is_stored("bench_speedup"):
-        return "\nnot run\n"
     stored = load_stored("bench_speedup")
     speed: Any = stored.table("speed").pivot(
         index=["quantity", "engines"], columns="version", values=["seconds", "cpu_seconds"]
     )
-    lines = ["| 2 batches of 8 runs | engines | before, s (CPU) | now, s (CPU) | ratio (CPU) |"]
-    lines += ["|---|---|---:|---:|---:|"]
+    steps = []
     for (quantity, engines), row in speed.iterrows():
         wall, cpu = row["seconds"], row["cpu_seconds"]
         times = [f"{wall[version]:.3g} ({cpu[version]:.3g})" for version in ("before", "now")]
         ratio = f"{wall['before'] / wall['now']:.2f} ({cpu['before'] / cpu['now']:.2f})"
-        lines.append(f"| {quantity} | `{engines}` | {' | '.join(times)} | {ratio} |")
+        steps.append(f"{quantity} | `{engines}` | {' | '.join(times)} | {ratio}")
     rollouts: Any = stored.table("rollouts").pivot(
         index="engine", columns="form", values=["cpu_ms", "compile_cpu_seconds"]
     )
-    lines += [
-        "",
-        "| rollout of 8 runs, CPU time | arguments: rollout | constants: rollout | arguments: compilation "
-        "| constants: compilation |",
-    ]
-    lines += ["|---|---:|---:|---:|---:|"]
+    costs = []
     for engine, row in rollouts.iterrows():
         taken, compiling = row["cpu_ms"], row["compile_cpu_seconds"]
-        lines.append(
-            f"| `{engine}` | {taken['arguments']:.0f} ms | {taken['constants']:.0f} ms "
-            f"| {compiling['arguments']:.1f} s | {compiling['constants']:.1f} s |"
+        costs.append(
+            f"`{engine}` | {taken['arguments']:.0f} ms | {taken['constants']:.0f} ms "
+            f"| {compiling['arguments']:.1f} s | {compiling['constants']:.1f} s"
         )
-    return "\n" + "\n".join(lines) + "\n"
+    return table(
+        "2 batches of 8 runs | engines | before, s (CPU): | now, s (CPU): | ratio (CPU):", steps
+    ) + table(
+        "rollout of 8 runs, CPU time | arguments: rollout: | constants: rollout: | arguments: compilation: "
+        "| constants: compilation:",
+        costs,
+    )
 
 
 def model_size() -> str:
     """Return what larger models and longer responses cost, from `bench_size`."""
-    if not is_stored("bench_size"):
-        return "\nnot run\n"
-    lines = [
-        "| parameters | tokens | engines | gradient checkpointing | compilation, s (CPU) | step, s (CPU) "
-        "| memory, MB | growth in 20 steps, MB | peak in compilation, MB |",
-        "|---:|---:|---|---|---:|---:|---:|---:|---:|",
-    ]
-    rows: Any = load_stored("bench_size").table("sizes")
-    for row in rows.itertuples():
-        cells = (
-            f"{row.parameters / 1e6:.1f} M",
-            row.tokens,
-            f"`{row.engines}`",
-            "on" if row.gradient_checkpointing else "off",
-            f"{row.compile_seconds:.0f} ({row.compile_cpu_seconds:.0f})",
-            f"{row.seconds:.2f} ({row.cpu_seconds:.2f})",
-            f"{row.resident_mb:.0f}",
-            f"{row.growth_mb:.1f}",
-            f"{row.compile_peak_mb:.0f}",
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n" + "\n".join(lines) + "\n"
+    sizes: Any = load_stored("bench_size").table("sizes")
+    rows = (
+        f"{row.parameters / 1e6:.1f} M | {row.tokens} | `{row.engines}` "
+        f"| {'on' if row.gradient_checkpointing else 'off'} "
+        f"| {row.compile_seconds:.0f} ({row.compile_cpu_seconds:.0f}) "
+        f"| {row.seconds:.2f} ({row.cpu_seconds:.2f}) "
+        f"| {row.resident_mb:.0f} | {row.growth_mb:.1f} | {row.compile_peak_mb:.0f}"
+        for row in sizes.itertuples()
+    )
+    return table(
+        "parameters: | tokens: | engines | gradient checkpointing | compilation, s (CPU): | step, s (CPU): "
+        "| memory, MB: | growth in 20 steps, MB: | peak in compilation, MB:",
+        rows,
+    )
 
 
 def correction_errors() -> str:
     """Return bias and error of the corrections of 2026 and some old ones, from `group_corrections`."""
-    table: Any = load_stored("group_corrections").table("moments")
-    level = table["rho_std"].max()
-    mean: Any = table[table["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
-    head = f"| correction (std of rho {level:g}) | bias | std, one group | MSE, mean of 64 groups |"
-    rows = [head, "|---|---:|---:|---:|"]
-    for name, row in mean.sort_values("mse_64").iterrows():
-        rows.append(f"| {name} | {row['bias']:.2f} | {row['std']:.2f} | {row['mse_64']:.3f} |")
-    return "\n" + "\n".join(rows) + "\n"
+    moments: Any = load_stored("group_corrections").table("moments")
+    level = moments["rho_std"].max()
+    mean: Any = moments[moments["rho_std"] == level].groupby("correction")[["bias", "std", "mse_64"]].mean()
+    head = f"correction (std of rho {level:g}) | bias: | std, one group: | MSE, mean of 64 groups:"
+    rows = (
+        f"{name} | {row['bias']:.2f} | {row['std']:.2f} | {row['mse_64']:.3f}"
+        for name, row in mean.sort_values("mse_64").iterrows()
+    )
+    return table(head, rows)
 
 
 def gpu_speed() -> str:
@@ -360,7 +309,7 @@ def gpu_speed() -> str:
 
 def e4m3_collapses(experiment: str) -> str:
     """Return how many runs with E4M3 rollouts collapse, from `e4m3_dynamics` or `e4m3_moe_dynamics`."""
-    rate = load_script("verdict_tables").find_row("A1", experiment).criteria[1]
+    rate = verdict_tables.find_row("A1", experiment).criteria[1]
     return f"{round((rate.estimate or 0.0) * rate.num_policies)} of {rate.num_policies}"
 
 
@@ -377,24 +326,24 @@ def held_out_gaps() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "board": lambda: f"\n{summary(load_script('verdict_tables').stored_rows())}\n",
-    "claims": lambda: load_script("verdict_tables").claims(),
-    "decision_rule": lambda: load_script("verdict_tables").decision_rule(),
+    "board": lambda: f"\n{summary(verdict_tables.stored_rows())}\n",
+    "claims": verdict_tables.claims,
+    "decision_rule": verdict_tables.decision_rule,
     "correction_errors": correction_errors,
-    "powers": lambda: load_script("verdict_tables").powers(),
-    "detectable": lambda: load_script("verdict_tables").detectable(),
+    "powers": verdict_tables.powers,
+    "detectable": verdict_tables.detectable,
     "e4m3_collapses": partial(e4m3_collapses, "e4m3_dynamics"),
     "e4m3_moe_collapses": partial(e4m3_collapses, "e4m3_moe_dynamics"),
     "engine_speed": engine_speed,
     "example": example,
-    "findings": lambda: load_script("findings").findings(),
+    "findings": findings.findings,
     "first_steps": first_steps,
     "forecasts": forecasts,
-    "gpu_products": lambda: load_script("findings").gpu_products(),
+    "gpu_products": findings.gpu_products,
     "gpu_speed": gpu_speed,
     "held_out_gaps": held_out_gaps,
     "leaderboard_regime": leaderboard_regime,
-    "largest_error": lambda: load_script("verdict_tables").largest_error(),
+    "largest_error": verdict_tables.largest_error,
     "longest_response": lambda: str(max(task().response_length for task in TASKS.values())),
     "model_size": model_size,
     "modifier_names": modifier_names,
@@ -402,9 +351,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "paper_figures": paper_figures,
     "papers": papers,
     "peers": peers,
-    "regimes": lambda: load_script("verdict_tables").regimes(),
+    "regimes": verdict_tables.regimes,
     "remade": remade,
-    "replications": lambda: load_script("verdict_tables").replications(),
+    "replications": verdict_tables.replications,
     "num_claims": lambda: str(len(load_claims())),
     "num_engines": lambda: str(len(ENGINES)),
     "num_formats": lambda: str(len(FORMATS)),
@@ -414,9 +363,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "speedup": speedup,
     "throughput": throughput,
     "step_speed": step_speed,
-    "surprises": lambda: load_script("verdict_tables").surprises(),
+    "surprises": verdict_tables.surprises,
     "vocabulary_cost": vocabulary_cost,
-}
+} | diagnosis_tables.PARTS
 
 
 def render(text: str) -> str:
@@ -435,7 +384,7 @@ def main() -> None:
         if not is_check:
             (ROOT / page).write_text(new)
         elif new != text:
-            sys.exit(f"{page} is out of date: python scripts/readme.py")
+            sys.exit(f"{page} is out of date: python -m scripts.readme")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from simlab.core.paths import committed_results
-from simlab.core.results import Results
+from scripts.tables import load_stored, table
 from simlab.studies.board import Row, board, estimate_text, power_text
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import ENOUGH_POWER, power_of_mean, primary_family
@@ -31,19 +30,18 @@ def find_row(claim: str, experiment: str) -> Row:
 
 def claims() -> str:
     """Return every claim as a row of a table, one per regime."""
-    head = (
-        "| id | verdict | statement | regime | estimate (primary criterion) "
-        "| adjusted p | power | criteria | rule set |\n"
-        "|---|---|---|---|---|---:|---|---|---|"
-    )
     rows = []
     for row in stored_rows():
         primary = row.primary
         statement = f"{row.claim.statement} ({row.claim.paper} {row.claim.reference})"
         adjusted = "" if primary is None or primary.adjusted_p is None else f"{primary.adjusted_p:.2g}"
         cells = (row.id, row.verdict, statement, row.regime_name, estimate_text(primary), adjusted)
-        rows.append(f"| {' | '.join(cells)} | {power_text(row)} | {row.verdicts} | {row.registration} |")
-    return "\n" + "\n".join([head, *rows]) + "\n"
+        rows.append(f"{' | '.join(cells)} | {power_text(row)} | {row.verdicts} | {row.registration}")
+    return table(
+        "id | verdict | statement | regime | estimate (primary criterion) | adjusted p: | power | criteria "
+        "| rule set",
+        rows,
+    )
 
 
 def regimes() -> str:
@@ -55,48 +53,40 @@ def regimes() -> str:
     for row in stored_rows():
         if row.mismatch and row.mismatch not in mismatch.setdefault(row.regime_name, []):
             mismatch[row.regime_name].append(row.mismatch)
-    rows = [
-        f"| {name} | {' or '.join(mismatch.get(name, []))} | {text or 'no training runs'} |"
+    rows = (
+        f"{name} | {' or '.join(mismatch.get(name, []))} | {text or 'no training runs'}"
         for name, text in described.items()
-    ]
-    head = [
-        "| regime | RMS log rho at the start, nats "
-        "| formats (training / inference); model; task; learning rate; steps |",
-        "|---|---|---|",
-    ]
-    return "\n" + "\n".join([*head, *rows]) + "\n"
+    )
+    head = (
+        "regime | RMS log rho at the start, nats "
+        "| formats (training / inference); model; task; learning rate; steps"
+    )
+    return table(head, rows)
 
 
 def decision_rule() -> str:
     """Return how often families of criteria have a false support, and their power, from `decision_rule`."""
-    rows: Any = Results(committed_results("decision_rule")).table("rates").to_dict("records")
-    lines = [
-        "| paper | criteria | distribution | design | true effect | false support (limit) | power "
-        "| claimed power |",
-        "|---|---:|---|---|---|---:|---:|---:|",
-    ]
-    for row in rows:
+    rates: Any = load_stored("decision_rule").table("rates").to_dict("records")
+    rows = []
+    for row in rates:
         power, claimed = (
             "" if row[name] != row[name] else f"{row[name]:.0%}" for name in ("power", "claimed_power")
         )
-        false = f"{row['false_support']:.1%} ({row['false_support_high']:.1%})"
-        cells = (
-            row["paper"],
-            row["criteria"],
-            row["distribution"],
-            row["design"].replace("one look", "one analysis"),
-            row["truth"],
-            false,
-            power,
-            claimed,
+        design = row["design"].replace("one look", "one analysis")
+        rows.append(
+            f"{row['paper']} | {row['criteria']} | {row['distribution']} | {design} | {row['truth']} "
+            f"| {row['false_support']:.1%} ({row['false_support_high']:.1%}) | {power} | {claimed}"
         )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n" + "\n".join(lines) + "\n"
+    return table(
+        "paper | criteria: | distribution | design | true effect | false support (limit): | power: "
+        "| claimed power:",
+        rows,
+    )
 
 
 def largest_error() -> str:
     """Return the largest rate of false support of a family with 16 and 24 initial policies."""
-    rates: Any = Results(committed_results("decision_rule")).table("rates")
+    rates: Any = load_stored("decision_rule").table("rates")
     return f"{rates['false_support'][rates['design'] == '16 and 24 policies'].max():.1%}"
 
 
@@ -136,18 +126,15 @@ def replications() -> str:
     opposite = sum(
         {each.first_verdict, each.fresh_verdict} == {"supported", "contradicted"} for each in found
     )
-    lines = [
-        f"{same} of {len(found)} verdicts are the same, {opposite} opposite.",
-        "",
-        "| id | regime | experiment | first 8 policies | verdict | later policies | verdict | board |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for each in found:
         row = each.row
         first, fresh = (_interval(sample) for sample in (each.first, each.fresh))
         cells = (row.id, row.regime_name, f"`{row.experiment}`", first, each.first_verdict, fresh)
-        lines.append(f"| {' | '.join(cells)} | {each.fresh_verdict} | {row.verdict} |")
-    return "\n" + "\n".join(lines) + "\n"
+        rows.append(f"{' | '.join(cells)} | {each.fresh_verdict} | {row.verdict}")
+    return f"\n{same} of {len(found)} verdicts are the same, {opposite} opposite.\n" + table(
+        "id | regime | experiment | first 8 policies | verdict | later policies | verdict | board", rows
+    )
 
 
 SURPRISES = (
@@ -170,18 +157,16 @@ SURPRISES = (
 
 def surprises() -> str:
     """Return the most surprising results, a row for each experiment that tested them."""
-    lines = [
-        "| result | experiment | regime | estimate | primary criterion | claim | rule set |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for claim, result, experiments in SURPRISES:
         for experiment in experiments:
             row = find_row(claim, experiment)
             assert row.primary is not None
-            cells = (f"{result} ({claim})", f"`{experiment}`", row.regime_name, estimate_text(row.primary))
-            verdicts = f"{row.primary.verdict} | {row.verdict}"
-            lines.append(f"| {' | '.join(cells)} | {verdicts} | {row.registration} |")
-    return "\n" + "\n".join(lines) + "\n"
+            rows.append(
+                f"{result} ({claim}) | `{experiment}` | {row.regime_name} | {estimate_text(row.primary)} "
+                f"| {row.primary.verdict} | {row.verdict} | {row.registration}"
+            )
+    return table("result | experiment | regime | estimate | primary criterion | claim | rule set", rows)
 
 
 def _interval(sample: Sample) -> str:

@@ -23,7 +23,7 @@ DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob
 @pytest.mark.parametrize("page", PAGES)
 def test_generated_parts_are_current(page):
     text = (ROOT / page).read_text()
-    assert render(text) == text, "run python scripts/readme.py"
+    assert render(text) == text, "run python -m scripts.readme"
 
 
 def test_readme_shows_the_example_that_was_run():

@@ -21,11 +21,9 @@ from simlab.engines import Engine, find_engine
 from simlab.models import MODELS, TransformerConfig, logits
 from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
-from simlab.rollout.generate import generate
-from simlab.rollout.sampling import SamplingParams
-from simlab.rollout.trajectory import Trajectory
+from simlab.studies.explain import sample_responses
 from simlab.sweeps.start import load_initial_params, model_of_start, read_start
-from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, TASKS, Task
+from simlab.tasks import PAD_TOKEN_ID, TASKS
 
 CONTEXTS = 800
 """Maximum number of contexts of a pool."""
@@ -100,7 +98,8 @@ def make_pool(
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
-    sampled = _generate_responses(params, config, task, jnp.asarray(prompts), jax.random.key(seed))
+    key = jax.random.key(seed)
+    sampled = _sample(params, config, find_engine("f32"), task, key, jnp.asarray(prompts), 1)
     tokens = np.concatenate([prompts, np.asarray(sampled.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(sampled.mask)
     policy = _ScoredPolicy(params, config, tokens, first, mask, rng)
@@ -155,19 +154,7 @@ def _config(name: str) -> TransformerConfig:
     return replace(MODELS[model["name"]], **fields)
 
 
-def _generate_responses(
-    params: Params, config: TransformerConfig, task: Task, prompts: jax.Array, key: jax.Array
-) -> Trajectory:
-    def reward(tokens: jax.Array) -> jax.Array:
-        return jnp.zeros(len(tokens))
-
-    def run(params: Params, prompts: jax.Array, key: jax.Array) -> Trajectory:
-        return generate(
-            params, config, find_engine("f32"), SamplingParams(), key, prompts, reward,
-            group_size=1, length=task.response_length, end=EOS_TOKEN_ID, pad=PAD_TOKEN_ID,
-        )  # fmt: skip
-
-    return jax.jit(run)(params, prompts, key)
+_sample = jax.jit(sample_responses, static_argnums=(1, 3, 6))
 
 
 @partial(jax.jit, static_argnums=1)

@@ -5,9 +5,8 @@ Masks over the complete batch (M2PO, the second-moment mask) and score centering
 sequences of four binary tokens.
 """
 
-from experiments.measurements.theory_corrections import pair
 from simlab.studies.experiment import Experiment, ExperimentContext
-from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities
+from simlab.theory.correction_moments import CORRECTIONS, Quality, qualities, random_pair
 from simlab.theory.expectation import random_rewards
 from simlab.theory.group_rules import group_rule_qualities
 from simlab.theory.recent_corrections import RECENT
@@ -20,7 +19,7 @@ GROUPS = 64
 
 def rows_of(rho_std: float, seed: int) -> list[dict]:
     """Return one row per correction: bias, std, norm and mean squared error."""
-    policies = pair(LENGTH, rho_std, seed, vocabulary=VOCABULARY)
+    policies = random_pair(LENGTH, rho_std, seed, vocabulary=VOCABULARY)
     rewards = random_rewards(policies.space, seed)
     measured: dict[str, Quality] = {
         **qualities(policies, rewards, GROUP, corrections=CORRECTIONS | RECENT),

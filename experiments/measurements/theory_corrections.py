@@ -5,7 +5,6 @@ deviation is over policies, engine noises and reward tables.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,36 +20,26 @@ from simlab.theory.budget import effective_fraction, effective_fraction_of_chain
 from simlab.theory.correction_moments import (
     ACRL_LEVEL,
     CORRECTIONS,
+    VOCABULARY,
     Correction,
     best_mse,
     qualities,
-    scale_to_std_rho,
+    random_pair,
 )
-from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
+from simlab.theory.expectation import random_rewards
 from simlab.theory.recent_corrections import FAMILIES, RECENT, mask_fractions, sharpen_pair, token_kl
 
 GROUP = 16
-VOCABULARY = 3
 SAMPLES = (64, 1024, 16384)
 """Numbers of groups over which a gradient is averaged."""
 LONGEST_RECENT = 6
-
-
-@cache
-def pair(
-    length: int, rho_std: float, seed: int, memory: int | None = None, vocabulary: int = VOCABULARY
-) -> PolicyPair:
-    """A policy of N(0, 1.5^2) logits with engine noise scaled to a std of rho of `rho_std`."""
-    space = enumerate_sequences(vocabulary, length, memory=memory)
-    logits = random_logits(space, seed)
-    return scale_to_std_rho(rho_std, lambda level: noisy_pair(space, logits, level, seed))
 
 
 def moments(
     length: int, rho_std: float, seed: int, corrections: Mapping[str, Correction] = CORRECTIONS
 ) -> list[dict]:
     """One row per correction: bias, std, angle, norm, and the error over several sample sizes."""
-    policies = pair(length, rho_std, seed)
+    policies = random_pair(length, rho_std, seed)
     rewards = random_rewards(policies.space, seed)
     case = {"length": length, "rho_std": rho_std, "seed": seed}
     return [
@@ -77,7 +66,7 @@ def measure_masked(seed: int) -> list[dict]:
 
 def oracle(length: int, rho_std: float, seed: int) -> dict:
     """The least error that any weight per sequence can reach."""
-    policies = pair(length, rho_std, seed)
+    policies = random_pair(length, rho_std, seed)
     rewards = random_rewards(policies.space, seed)
     errors = {f"mse_{groups}": best_mse(policies, rewards, groups * GROUP) for groups in SAMPLES}
     return {"length": length, "rho_std": rho_std, "seed": seed, **errors}
@@ -85,7 +74,7 @@ def oracle(length: int, rho_std: float, seed: int) -> dict:
 
 def sample_sizes(rho_std: float, seed: int, lengths: tuple[int, ...]) -> list[dict]:
     """Expected effective sample size of sequence weights on a Markov chain, by length."""
-    short = pair(6, rho_std, seed, memory=1)
+    short = random_pair(6, rho_std, seed, memory=1)
     rows = [
         {
             "length": length,

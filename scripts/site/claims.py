@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from scripts.tables import table
 from simlab.studies.board import Board, Row, estimate_text, margin_text, power_text, summary
 from simlab.studies.report import anchor
 
@@ -17,7 +18,7 @@ one interactive page. A verdict holds in its regime alone; see [what simlab does
 
 def claim_pages(board: Board) -> dict[str, str]:
     """Return the files of the folder `claims` by name."""
-    pages = {"index.md": HEAD + summary(board.rows) + "\n\n" + _table(board.rows)}
+    pages = {"index.md": HEAD + summary(board.rows) + "\n" + _table(board.rows)}
     for id in dict.fromkeys(row.id for row in board.rows):
         rows = [row for row in board.rows if row.id == id]
         pages[f"{id}.md"] = claim_page(rows)
@@ -26,13 +27,14 @@ def claim_pages(board: Board) -> dict[str, str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    lines = ["| id | verdict | claim | regime | estimate |", "|---|---|---|---|---|"]
-    lines += [
-        f"| [{row.id}]({row.id}.md) | {row.verdict} | {row.claim.statement} | {row.regime_name} "
-        f"| {_cell(estimate_text(row.primary))} |"
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+    return table(
+        "id | verdict | claim | regime | estimate",
+        (
+            f"[{row.id}]({row.id}.md) | {row.verdict} | {row.claim.statement} | {row.regime_name} "
+            f"| {_cell(estimate_text(row.primary))}"
+            for row in rows
+        ),
+    )
 
 
 def claim_page(rows: Sequence[Row]) -> str:
@@ -58,16 +60,13 @@ def _section(row: Row) -> str:
         if row.minutes is not None
         else "",
     }
-    listed = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)
+    listed = table(" | ", (f"{name} | {_cell(value)}" for name, value in facts.items() if value))
     again = f"\nMade again by `simlab run {row.experiment}`.\n" if row.evidence else ""
-    return f"## {row.regime or 'No regime'}\n\n| | |\n|---|---|\n{listed}\n\n{_criteria(row)}{again}"
+    return f"## {row.regime or 'No regime'}\n{listed}{_criteria(row)}{again}"
 
 
 def _criteria(row: Row) -> str:
-    lines = [
-        "| criterion | quantity | expected | margin | estimate | adjusted p | verdict |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for each in row.criteria:
         criterion = each.criterion
         cells = (
@@ -79,8 +78,8 @@ def _criteria(row: Row) -> str:
             "" if each.adjusted_p is None else f"{each.adjusted_p:.2g}",
             each.verdict if row.evidence else "",
         )
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join(lines) + "\n"
+        rows.append(" | ".join(map(_cell, cells)))
+    return table("criterion | quantity | expected | margin | estimate | adjusted p | verdict", rows)
 
 
 def _cell(text: str) -> str:

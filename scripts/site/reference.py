@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from scripts.site.formulas import FORMULAS, INTRODUCTIONS
+from scripts.tables import table
 
 BAR = r"\vert "
 PACKAGES = (
@@ -66,7 +67,7 @@ def public_names(module: Any) -> list[str]:
 
 def _entry(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"## `{name}`\n\n{_catalog(value, FORMULAS.get(name, {}))}"
+        return f"## `{name}`\n{_catalog(value, FORMULAS.get(name, {}))}"
     if inspect.isclass(value) or inspect.isroutine(value):
         methods = _methods(value) if inspect.isclass(value) else []
         return "\n\n".join([f"## `{name}`", _signature(name, value), doc_text(value.__doc__), *methods])
@@ -94,7 +95,7 @@ def _signature(name: str, value: Any) -> str:
 
 
 def _catalog(catalog: Mapping[str, Any], formulas: Mapping[str, str]) -> str:
-    rows = ["| name | formula | about |", "|---|---|---|"] if formulas else ["| name | about |", "|---|---|"]
+    rows = []
     for key, value in catalog.items():
         described = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
         text = getattr(value, "source", "") or (
@@ -104,8 +105,8 @@ def _catalog(catalog: Mapping[str, Any], formulas: Mapping[str, str]) -> str:
         if formulas:
             # In a table a bar is the end of a cell.
             cells.insert(1, f"${formulas[key].replace('|', BAR).strip()}$" if key in formulas else "")
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+        rows.append(" | ".join(cells))
+    return table("name | formula | about" if formulas else "name | about", rows)
 
 
 def _summary(text: str | None) -> str:

@@ -6,10 +6,9 @@ import numpy as np
 
 from simlab.diagnosis.answer import Answer, estimate_confidence, unknown_answer
 from simlab.diagnosis.log import TokenLog, log_rho
-from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget
-from simlab.theory.correction_moments import CORRECTIONS, qualities, scale_to_std_rho
-from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards
+from simlab.theory.correction_moments import CORRECTIONS, qualities, random_pair
+from simlab.theory.expectation import random_rewards
 
 VANISH = "will sequence-level IS vanish at this length?"
 CORRECT = "which correction does theory recommend at this mismatch?"
@@ -160,15 +159,9 @@ def gradient_errors(ess_loss: float, groups: int) -> dict[str, float]:
     """
     chosen = {name: CORRECTIONS[name] for name in OFFERED}
     total = dict.fromkeys(OFFERED, 0.0)
-    space = enumerate_sequences(3, LENGTH)
     for seed in range(POLICIES):
-        logits = random_logits(space, seed)
-
-        def pair(noise: float, logits: np.ndarray = logits, seed: int = seed) -> PolicyPair:
-            return noisy_pair(space, logits, noise, seed)
-
-        scaled = scale_to_std_rho(float(np.sqrt(np.expm1(ess_loss / LENGTH))), pair)
-        rewards = random_rewards(space, seed)
-        for name, quality in qualities(scaled, rewards, GROUP, corrections=chosen).items():
+        pair = random_pair(LENGTH, float(np.sqrt(np.expm1(ess_loss / LENGTH))), seed)
+        rewards = random_rewards(pair.space, seed)
+        for name, quality in qualities(pair, rewards, GROUP, corrections=chosen).items():
             total[name] += quality.mse(groups) / POLICIES
     return total

@@ -1,7 +1,7 @@
-"""Rounding noise of a chosen level, injected into an engine pair that agrees exactly.
+"""Rounding noise of a chosen level, injected into an engine.
 
 Each noise kind maps an engine and a number of mantissa bits to an engine; fewer bits are more mismatch. The
-bits may be traced, so all levels share one compiled function. `with_noise` changes the inference engine only.
+bits may be traced, so all levels share one compiled function.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from simlab.core.catalog import lookup
 from simlab.core.pytree import Integer
 from simlab.engines.accumulate import Accumulator, PartialSums
 from simlab.engines.builders import FP8_S4
-from simlab.engines.catalog import find_pair
-from simlab.engines.engine import Engine, EnginePair
+from simlab.engines.engine import Engine
 from simlab.engines.site import Site
 from simlab.formats import FORMATS, OVERFLOWS, ROUNDINGS, SCALINGS, Format
 
@@ -75,16 +73,6 @@ NOISE_KINDS: dict[str, Callable[[Engine, Integer], Engine]] = {
     "truncated": truncate_operands,
     "rounded-sums": round_sums,
 }
-
-
-def with_noise(pair: EnginePair | str, kind: str, bits: Integer) -> EnginePair:
-    """Return the pair with noise of `NOISE_KINDS` in its inference engine.
-
-    Raises:
-        ValueError: For an unknown pair or kind, and a number of bits that the kind does not allow.
-    """
-    pair = find_pair(pair)
-    return replace(pair, infer=lookup(NOISE_KINDS, kind, "noise kind")(pair.infer, bits))
 
 
 def _truncate_operand(fmt: Format, scaling) -> Site:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from simlab.core.pytree import pytree, static
-from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp, masked_mean, masked_sum
+from simlab.objectives.batch import PerToken, TokenBatch, TokenMask, clamp, masked_mean
 from simlab.objectives.override_ranges import AtLeastOne, NotNegative, Positive
 
 Ratio = Callable[[TokenBatch], PerToken]
@@ -38,19 +38,6 @@ def token_ratio(batch: TokenBatch) -> PerToken:
     Reference: hacking Eq. 2, 25; acrl Eq. 1; cancel Eq. 7; verl core_algos.compute_policy_loss_vanilla.
     """
     return jnp.exp(clamp(batch.logp - batch.logp_train, -TOKEN_LIMIT, TOKEN_LIMIT))
-
-
-def product_ratio(batch: TokenBatch) -> PerToken:
-    """Return s[i] = prod_t r[i, t], the ratio of the sequence, at each of its tokens [B, T].
-
-    The log of the product is clamped to +-20. Under `seq-mean-token-mean` the value is that of Eq. 11, and
-    each token's coefficient is A s / B.
-
-    Reference: cancel Eq. 11-13, 31, 37; cancel Cor. 3.3.
-    """
-    log_ratio = masked_sum(batch.logp - batch.logp_train, batch.mask, axis=1)
-    ratio = jnp.exp(clamp(log_ratio, -TOKEN_LIMIT, TOKEN_LIMIT))
-    return jnp.broadcast_to(ratio[:, None], batch.mask.shape)
 
 
 def geometric_ratio(batch: TokenBatch) -> PerToken:

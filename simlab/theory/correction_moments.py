@@ -7,12 +7,13 @@ PPO ratios are one: clips and group transforms do nothing, and corrections are a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from simlab.models.tabular import sequence_scores, square_score_norms, token_values
-from simlab.theory.expectation import PolicyPair, expect
+from simlab.models.tabular import enumerate_sequences, sequence_scores, square_score_norms, token_values
+from simlab.theory.expectation import PolicyPair, expect, noisy_pair, random_logits
 from simlab.theory.group_moments import Weighting, fix_weights, group_gradient_moments
 from simlab.theory.groups import leave_one_out
 
@@ -276,3 +277,16 @@ def scale_to_std_rho(target_std: float, make: Callable[[float], PolicyPair]) -> 
         middle = (low + high) / 2
         low, high = (middle, high) if make(middle).rho_std < target_std else (low, middle)
     return make((low + high) / 2)
+
+
+VOCABULARY = 3
+
+
+@cache
+def random_pair(
+    length: int, rho_std: float, seed: int, *, vocabulary: int = VOCABULARY, memory: int | None = None
+) -> PolicyPair:
+    """Return a policy of N(0, 1.5^2) logits with engine noise at which the std of rho is `rho_std`."""
+    space = enumerate_sequences(vocabulary, length, memory=memory)
+    logits = random_logits(space, seed)
+    return scale_to_std_rho(rho_std, lambda noise_std: noisy_pair(space, logits, noise_std, seed))

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from experiments.diagnosis_roc import evaluate, summarize
-from experiments.diagnosis_study import accuracy_page
 from simlab.core.results import Results
 from simlab.diagnosis import CAUSES, rank_causes
 from simlab.diagnosis.causes import WORDS
@@ -19,7 +18,9 @@ from simlab.diagnosis.log import TokenLog
 from simlab.diagnosis.ranking import RankedCause, answer_from_causes, describe_signs, list_causes
 from simlab.diagnosis.signatures import measure_signatures
 
-RESULT = Path(__file__).resolve().parents[2] / "experiments" / "results" / "diagnosis_roc"
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "experiments" / "results" / "diagnosis_roc"
+PAGE = ROOT / "docs" / "diagnosis.md"
 IDS = {
     "rounding",
     "weight_sync",
@@ -153,11 +154,6 @@ def test_package_classifier_repeats_stored_result():
     assert list(logs["named"]) == list(results.table("logs")["named"])
 
 
-def test_page_shows_stored_numbers():
-    text = accuracy_page.PAGE.read_text()
-    assert accuracy_page.render_page(text) == text
-
-
 def test_stored_result_is_rarely_confidently_wrong():
     """The decision rule without its criterion on logs without a fault, which is missed (see the page)."""
     rows = Results(RESULT).table("summary").set_index("group")
@@ -203,7 +199,7 @@ def test_weight_sync_without_a_sign_is_not_confident():
 
 
 def test_classifier_of_the_package_is_the_measured_one():
-    results, text = Results(RESULT), " ".join(accuracy_page.PAGE.read_text().split())
+    results, text = Results(RESULT), " ".join(PAGE.read_text().split())
     logs = evaluate(load_classifier(), results.table("signatures_test"))
     measured = {row["group"]: row for row in summarize(logs)}
     for row in results.table("summary").to_dict("records"):

@@ -7,14 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from simlab.engines import ENGINES, find_pair, linear
-from simlab.engines.noise_levels import (
-    NOISE_KINDS,
-    round_sums,
-    truncate_fp8_operands,
-    truncate_operands,
-    with_noise,
-)
+from simlab.engines import ENGINES, linear
+from simlab.engines.noise_levels import NOISE_KINDS, round_sums, truncate_fp8_operands, truncate_operands
 from tests.tolerances import assert_exact
 
 rng = np.random.default_rng(0)
@@ -71,23 +65,14 @@ def test_sums_are_rounded_everywhere_and_operands_nowhere_else():
     assert engine.projection.weights is ENGINES["bf16"].projection.weights
 
 
-def test_a_dose_goes_to_the_inference_side():
-    pair = find_pair("bf16-ordered/bf16-ordered")
-    given = with_noise(pair, "truncated", 3)
-    assert given.train is pair.train
-    assert given.infer.projection.weights.format.mantissa_bits == 3
-    assert given.infer.lm_head is pair.infer.lm_head
-
-
 @pytest.mark.parametrize(
     ("name", "bits", "words"),
     [
         ("truncated-fp8", 1, "invalid noise level of 1 bits; allowed: 2, 3"),
         ("truncated", 22, "invalid noise level of 22 bits"),
         ("rounded-sums", 22, "allowed: 0.*21, 23"),
-        ("noise", 1, "unknown noise kind 'noise'; allowed: truncated-fp8, truncated, rounded-sums"),
     ],
 )
 def test_bad_doses_are_refused(name, bits, words):
     with pytest.raises(ValueError, match=words):
-        with_noise("f32/f32", name, bits)
+        NOISE_KINDS[name](ENGINES["f32"], bits)

@@ -16,9 +16,9 @@ from simlab.core.pytree import pytree
 from simlab.core.streams import stream
 from simlab.engines.engine import Softmax
 from simlab.engines.ordered_sums import tree_sum
-from simlab.engines.site import Site, site_key, store
+from simlab.engines.site import Site, store
 from simlab.engines.softmax import SOFTMAX_PLACEMENTS, exponentials_at, softmax_placement
-from simlab.formats import Format, Rounding, StochasticRounding
+from simlab.formats import Format, Rounding
 from simlab.formats.scale_rules import divide
 
 STD = 1.5
@@ -50,7 +50,7 @@ EXACT = Setting(Softmax())
 def make_setting(
     placement: str,
     fmt: str | Format,
-    rounding: str | Rounding | StochasticRounding = "nearest_even",
+    rounding: str | Rounding = "nearest_even",
     temperature: Array | float = 1.0,
 ) -> Setting:
     """Return the setting that rounds at `placement`: a name of `SOFTMAX_PLACEMENTS`, or `centered-logits`."""
@@ -61,7 +61,7 @@ def make_setting(
     return Setting(sites, temperature, float(centered), "log_probs" in rounded and "probs" not in rounded)
 
 
-def probabilities(z: Array, rest: Array, chosen: Setting, key: Array | None = None) -> Array:
+def probabilities(z: Array, rest: Array, chosen: Setting) -> Array:
     """Return the probabilities [n, V] of logits `z` [n, V], rounded where `chosen` says.
 
     `rest` [n] is the logsumexp of logits that are not in `z` (-inf for none): it enters the normalizer
@@ -70,14 +70,14 @@ def probabilities(z: Array, rest: Array, chosen: Setting, key: Array | None = No
     """
     sites = chosen.sites
     shift = chosen.centered * z.max(-1, keepdims=True)
-    z = store(z - shift, sites.logits, site_key(key, "logits")) / chosen.temperature
-    shifted, exponentials = exponentials_at(z, replace(sites, logits=UNROUNDED), key)
+    z = store(z - shift, sites.logits) / chosen.temperature
+    shifted, exponentials = exponentials_at(z, replace(sites, logits=UNROUNDED))
     remainder = jnp.exp((rest[:, None] - shift) / chosen.temperature - z.max(-1, keepdims=True))
-    total = store(tree_sum(exponentials)[..., None] + remainder, sites.total, site_key(key, "total"))
+    total = store(tree_sum(exponentials)[..., None] + remainder, sites.total)
     return jax.lax.cond(
         chosen.from_log,
-        lambda: jnp.exp(store(shifted - jnp.log(total), sites.log_probs, site_key(key, "log_probs"))),
-        lambda: store(divide(exponentials, total), sites.probs, site_key(key, "probs")),
+        lambda: jnp.exp(store(shifted - jnp.log(total), sites.log_probs)),
+        lambda: store(divide(exponentials, total), sites.probs),
     )
 
 

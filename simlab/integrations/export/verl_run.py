@@ -265,8 +265,6 @@ def overrides_of(run: VerlRun, name: str, environment: dict[str, str]) -> list[s
 def _text(value: Any) -> str:
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return str(value)
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
     if isinstance(value, str) and not value.startswith("${"):

@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from simlab.models.tabular import enumerate_sequences
 from simlab.theory.budget import budget, effective_fraction, effective_fraction_of_chain
-from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, qualities, scale_to_std_rho
+from simlab.theory.correction_moments import CORRECTIONS, Quality, acrl, best_mse, qualities, random_pair
 from simlab.theory.counterparts import COUNTERPARTS, counterpart, enumerate_moments
 from simlab.theory.expectation import PolicyPair, noisy_pair, random_logits, random_rewards, relative
 from simlab.theory.group_moments import group_gradient_moments
@@ -33,9 +33,8 @@ def measure_corrections(
     length: int, rho_std: float, seed: int
 ) -> tuple[PolicyPair, Float[np.ndarray, " S"], dict[str, Quality]]:
     """Return pair, rewards and the quality of each correction for V = 3, at std of rho `rho_std`."""
-    space = enumerate_sequences(3, length)
-    logits, rewards = random_logits(space, seed), random_rewards(space, seed)
-    pair = scale_to_std_rho(rho_std, lambda noise_std: noisy_pair(space, logits, noise_std, seed))
+    pair = random_pair(length, rho_std, seed)
+    rewards = random_rewards(pair.space, seed)
     return pair, rewards, qualities(pair, rewards, GROUP)
 
 
@@ -142,8 +141,7 @@ def ranking() -> Residual:
 
 def sample_size() -> Residual:
     """Compare the expected ESS of sequence weights: enumeration, transfer matrix, budget formula."""
-    space = enumerate_sequences(3, 8, memory=1)
-    pair = scale_to_std_rho(0.1, lambda noise_std: noisy_pair(space, random_logits(space, 0), noise_std))
+    pair = random_pair(8, 0.1, 0, memory=1)
     exact, chain = effective_fraction(pair), effective_fraction_of_chain(pair, 8)
     residual = abs(exact / chain - 1)
     long = effective_fraction_of_chain(pair, 512)

@@ -1,21 +1,17 @@
-"""The tables of docs/diagnosis.md; `python -m experiments.diagnosis_study.accuracy_page` writes them."""
+"""The tables of docs/diagnosis.md: accuracy, logs of vLLM, alarms of other programs, and live diagnosis."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from experiments.diagnosis_study.fitting import CONFIDENT
+from scripts.tables import load_stored, table
 from simlab.core.json_value import Json
-from simlab.core.results import Results
 from simlab.diagnosis.classifier import UNKNOWN
 from simlab.studies.estimands import Frame
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-END = "<!-- end -->"
 
-
-def format_accuracy(results: Results) -> str:
+def accuracy() -> str:
     """Return the Markdown of summary, causes, calibration and real engines."""
+    results = load_stored("diagnosis_roc")
     tables = {name: results.table(name).to_dict("records") for name in ("summary", "roc", "calibration")}
     parts = [
         _table(
@@ -44,7 +40,7 @@ def format_accuracy(results: Results) -> str:
             _real_rows(results.table("real")),
         ),
     ]
-    return "\n".join(parts)
+    return "".join(parts)
 
 
 def _confusions(confusion: Frame) -> list[dict[str, Json]]:
@@ -62,19 +58,19 @@ def _real_rows(real: Frame) -> list[dict[str, Json]]:
     return rows
 
 
-def format_real(results: Results) -> str:
+def real() -> str:
     """Return the Markdown of the logs of vLLM."""
     return _table(
         "log of vLLM | tokens | RMS log rho | cause | named, probability | probability of the cause",
         "{log} | {tokens} | {rms_log_rho:.3f} | `{cause}` | `{named}`, {probability:.0%} | "
         "{true_probability:.0%}",
-        results.table("logs").to_dict("records"),
+        load_stored("diagnosis_real").table("logs").to_dict("records"),
     )
 
 
-def format_peers(results: Results) -> str:
+def peers() -> str:
     """Return the Markdown of the alarms by cause and program."""
-    alarms: Frame = results.table("alarms")
+    alarms: Frame = load_stored("diagnosis_peers").table("alarms")
     programs = list(dict.fromkeys(alarms["program"]))
     rows = []
     for (_, cause), part in alarms.groupby(["variant", "cause"], sort=False):
@@ -97,39 +93,23 @@ def format_peers(results: Results) -> str:
     return _table(f"cause | {' | '.join(programs)}", line, rows)
 
 
-def format_live(results: Results) -> str:
+def live() -> str:
     """Return the Markdown of the cost of a live diagnosis."""
     return _table(
         "tokens of the step | tokens read | seconds of CPU | step time of which that is 1% (seconds)",
         "{batch_tokens:,} | {read_tokens:,} | {cpu_seconds:.2f} | {step_seconds_at_1_percent:.0f}",
-        results.table("live").to_dict("records"),
+        load_stored("bench_live").table("live").to_dict("records"),
     )
 
 
-SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
-    "accuracy": ("diagnosis_roc", format_accuracy),
-    "real": ("diagnosis_real", format_real),
-    "peers": ("diagnosis_peers", format_peers),
-    "live": ("bench_live", format_live),
+PARTS: dict[str, Callable[[], str]] = {
+    "diagnosis_accuracy": accuracy,
+    "diagnosis_real": real,
+    "diagnosis_peers": peers,
+    "diagnosis_live": live,
 }
-"""Generated part of the page -> stored result, and its Markdown."""
+"""Generated part of the page -> its Markdown."""
 
 
-def _table(header: str, line: str, rows: list[dict[str, Json]]) -> str:
-    lines = [header, " | ".join(["---"] * (header.count("|") + 1)), *(line.format(**row) for row in rows)]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
-def render_page(text: str) -> str:
-    """Return the page with its generated parts replaced by those of the stored results."""
-    for name, (result, format_section) in SECTIONS.items():
-        begin = f"<!-- generated: {name} -->\n"
-        if begin not in text:
-            continue
-        before, rest = text.split(begin, 1)
-        text = before + begin + format_section(Results(RESULTS / result)) + END + rest.split(END, 1)[1]
-    return text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render_page(PAGE.read_text()))
+def _table(head: str, line: str, rows: list[dict[str, Json]]) -> str:
+    return table(head, (line.format(**row) for row in rows))
