@@ -126,8 +126,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     index = folder / INDEX_FILE
     if not index.is_file():
-        pickles = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES)
-        if pickles:
+        if pickles := sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES):
             raise ValueError(
                 f"{folder} has a pickle ({pickles[0]}), which can run code. Convert it to safetensors."
             )
