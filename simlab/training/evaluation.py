@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
@@ -38,8 +38,7 @@ def evaluate(
         `avg_at_k`, the mean reward; `pass_at_1`, the fraction of all responses that pass; `pass_at_k`, the
         fraction of prompts with a response that passes. Where rewards are 0 or 1, the first two are equal.
     """
-    released: PyTree = release_constants(engine)
-    sampling = replace(sampling_recipe(recipe), engine=released, vocabulary=False)
+    sampling = replace(sampling_recipe(recipe), engine=release_constants(engine), vocabulary=False)
     drawn = recipe.task.prompts(stream(key, "prompts"), prompts, "held_out")
     sampled = sample_responses(sampling, params, key, drawn)
     by_prompt = sampled.rewards.reshape(prompts, recipe.group_size)
