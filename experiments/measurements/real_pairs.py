@@ -17,10 +17,9 @@ import numpy as np
 import pandas as pd
 
 from simlab.checkpoints.checkpoint_reader import load_checkpoint
-from simlab.checkpoints.param_tree import shapes_of
 from simlab.engines import ENGINES, Engine
 from simlab.models import MODELS, TransformerConfig, init_params
-from simlab.models.parameters import Params
+from simlab.models.parameters import Params, shapes_of
 from simlab.serving.calibration import (
     Emulation,
     build_quantile_rows,

@@ -61,7 +61,7 @@ DIAGNOSTICS = {
 MOE, MOE_BF16 = with_moe(chains.NONE), with_moe(chains.BF16)
 DENSE, DENSE_BF16 = at_steady_rate(chains.NONE), at_steady_rate(chains.BF16)
 # Estimands.
-J_WITH_STEP = m.diagnostic_correlation("hacking_j", "step", "J and the step")
+J_WITH_STEP = m.rank_correlation("hacking_j", "step", "J and the step", m.View.diagnostic)
 J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
 PCC = m.change("pcc", "the correlation of pi_train and pi_infer")
 LARGEST = m.growth("max_rho", "the largest rho of 10 steps")
@@ -73,9 +73,7 @@ BEFORE_ENTROPY = m.first_change("entropy", "rms_log_rho", "RMS log rho and entro
 BEFORE_NORM = m.first_change("grad_norm", "rms_log_rho", "RMS log rho and gradient norm")
 CLUSTERING = m.Estimand(
     "change of the fraction of uncertain tokens that share their pi_infer, minus that of pi_train",
-    lambda view: (
-        m.diagnostic_change("shared_values", "")(view) - m.diagnostic_change("shared_values_train", "")(view)
-    ),
+    lambda view: view.diagnostic_change("shared_values") - view.diagnostic_change("shared_values_train"),
 )
 
 BACK = "half a unit of log growth, a factor of 1.65"

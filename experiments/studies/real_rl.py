@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from simlab.checkpoints.param_tree import shapes_of
 from simlab.engines import ENGINES, EnginePair
 from simlab.models import MODELS, init_params
+from simlab.models.parameters import shapes_of
 from simlab.objectives import get_objective
 from simlab.serving.emulations import get_vllm_cpu_emulations
 from simlab.serving.jax_engine import JaxEngine

@@ -10,10 +10,10 @@ import numpy as np
 from simlab.checkpoints.gguf_reader import read_gguf
 from simlab.checkpoints.hugging_face_config import parse_config_json, read_json_object
 from simlab.checkpoints.layouts import FUSED_EXPERTS, Layout, Slot, gguf_layout, hugging_face_layout
-from simlab.checkpoints.param_tree import LeafPath, allocate_aligned, leaf_path, leaves_of, shapes_of
+from simlab.checkpoints.param_tree import LeafPath, allocate_aligned, leaf_path, leaves_of
 from simlab.checkpoints.safetensors_file import StoredTensor, read_header, row_blocks
 from simlab.models.config import TransformerConfig
-from simlab.models.parameters import Params
+from simlab.models.parameters import Params, shapes_of
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 """The weights file of an unsharded checkpoint, and the index of a sharded one."""
@@ -126,8 +126,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     index = folder / INDEX_FILE
     if not index.is_file():
-        pickles = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES)
-        if pickles:
+        if pickles := sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLES):
             raise ValueError(
                 f"{folder} has a pickle ({pickles[0]}), which can run code. Convert it to safetensors."
             )

@@ -13,13 +13,13 @@ from simlab.checkpoints.checkpoint_reader import INDEX_FILE, WEIGHTS_FILE
 from simlab.checkpoints.compressed_tensors import build_quantization_config, quantize_to_int8
 from simlab.checkpoints.hugging_face_config import to_config_json
 from simlab.checkpoints.layouts import hugging_face_layout
-from simlab.checkpoints.param_tree import leaves_of, shapes_of
+from simlab.checkpoints.param_tree import leaves_of
 from simlab.checkpoints.safetensors_file import TensorToWrite, write_safetensors
 from simlab.checkpoints.tokenizer import tokenizer_files
 from simlab.core.atomic import write_atomically
 from simlab.core.catalog import lookup
 from simlab.models.config import TransformerConfig
-from simlab.models.parameters import Params
+from simlab.models.parameters import Params, shapes_of
 from simlab.tasks.vocabulary import EOS_TOKEN_ID, PAD_TOKEN_ID, VOCABULARY_SIZE
 
 W8A8 = "w8a8"

@@ -4,15 +4,9 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from simlab.models.config import TransformerConfig
-from simlab.models.parameters import Params, init_params
+from simlab.models.parameters import Params
 
 LeafPath = tuple[str | int, ...]
-
-
-def shapes_of(config: TransformerConfig) -> Params:
-    """Return the tree of shapes and dtypes of the parameters of `config` without allocating them."""
-    return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
 def leaf_path(path: tuple) -> LeafPath:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simlab.cli.output import Json, one_clear_error, show
-from simlab.core.plugins import import_module
+from simlab.core.plugins import import_from_checkout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,7 +128,6 @@ def _build_tables(
 
 def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> None:
     """Write the tables, their manifest and their figure."""
-    from simlab.core.paths import add_checkout_to_path
     from simlab.studies.experiment import Experiment, execute
 
     def run(run) -> None:
@@ -139,10 +138,9 @@ def _draw(out: Path, config: dict[str, Any], tables: dict[str, list[dict]]) -> N
     written = execute(
         Experiment(name="calibrate", question="?", decision_rule="none", minutes=1.0, run=run), out
     )
-    add_checkout_to_path()
-    figure = import_module("figures.real_engines")
+    figure = import_from_checkout("figures.real_engines")
     if tables["fits"][0]["rms_measured"] <= figure.EXACT:
         typer.echo(f"results: {out}; no figure, since the engines agree", err=True)
         return
-    paths = import_module("figures.style").render(figure.draw_calibration, written, out, "calibration")
+    paths = import_from_checkout("figures.style").render(figure.draw_calibration, written, out, "calibration")
     typer.echo(f"results: {out} ({', '.join(path.name for path in paths)})", err=True)

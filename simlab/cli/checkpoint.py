@@ -25,9 +25,9 @@ def save(
 ) -> None:
     """Write a checkpoint with a tokenizer for transformers and vLLM."""
     from simlab.checkpoints import save_checkpoint
-    from simlab.checkpoints.param_tree import shapes_of
     from simlab.core.catalog import lookup
     from simlab.models.config import MODELS
+    from simlab.models.parameters import shapes_of
     from simlab.training.checkpoints import load_tree
 
     with one_clear_error():

@@ -193,10 +193,8 @@ def _check(results: Path | None, json: bool) -> None:
 
 def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) -> None:
     """Run the experiment behind `claim`, and print its verdicts before and now."""
-    from simlab.core.backend import compute_on_one_thread
     from simlab.core.paths import default_out
     from simlab.studies.board import (
-        board,
         decide_board,
         estimate_text,
         find_deciding_experiment,
@@ -206,15 +204,14 @@ def _recompute(claim: str, results: Path | None, out: Path | None, yes: bool) ->
     )
     from simlab.studies.experiment import execute
 
-    experiment = find_deciding_experiment(claim, results)
+    measured, _ = measurements(results)
+    before = decide_board(measured)
+    experiment = find_deciding_experiment(claim, before)
     folder = out or default_out(experiment.name, smoke=False)
     typer.echo(f"{claim}: {experiment.name}, about {experiment.minutes:g} min on two cores, into {folder}")
     if experiment.minutes > 5 and not yes:
         typer.confirm("Run it?", abort=True)
-    if experiment.on_one_thread:
-        compute_on_one_thread()  # the board starts JAX
-    before = board(results).rows
-    others = [each for each in measurements(results)[0] if each.trial.experiment != experiment.name]
+    others = [each for each in measured if each.trial.experiment != experiment.name]
     stored = {each.name: result.manifest["config"] for each, result in list_results(results)}
     stops = stored.get(experiment.name, {}).get("stops_for_futility", True)
     rerun = execute(experiment, folder, stops_for_futility=stops)

@@ -1,14 +1,11 @@
 """`simlab demo`: reward against mantissa bits of the inference engine, in a minute on a laptop."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simlab.cli.output import one_clear_error, show
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPILOG = "Example: `simlab demo`, then open runs/demo/demo.png."
 
@@ -55,29 +52,14 @@ def demo(
         for bits, reward, mismatch in late[["reward", "rms_log_rho"]].itertuples()
     ]
     show(rows, False, f"Mean over the last quarter of {steps} steps; one initial policy, one seed")
-    picture = draw(frame, out / "demo.png")
+    figure = result.curves(("rms_log_rho", "reward"), by="infer_mantissa_bits", smooth=5)
+    mismatch, reward = figure.axes
+    mismatch.set(title="Mismatch between the engines", ylabel="RMS log rho (nats)", yscale="log")
+    mismatch.legend(title="mantissa bits", frameon=False, fontsize="small")
+    reward.set(title="Reward of the policy")
+    figure.savefig(out / "demo.png", dpi=150)
     typer.echo(
-        f"Fewer mantissa bits: a larger mismatch between the engines, and less reward. Curves: {picture}\n"
+        "Fewer mantissa bits: a larger mismatch between the engines, and less reward. "
+        f"Curves: {out / 'demo.png'}\n"
         "Next: simlab sweep examples/first_sweep.toml, simlab claims, simlab list notebooks"
     )
-
-
-def draw(frame: "pd.DataFrame", path: Path) -> Path:
-    """Draw mismatch and reward over the steps, a curve per number of mantissa bits."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 2.8), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for count, curve in frame.groupby("infer_mantissa_bits"):
-        smooth = curve.set_index("step")[["rms_log_rho", "reward"]].rolling(5, min_periods=1).mean()
-        for axis, metric in zip(axes, ("rms_log_rho", "reward"), strict=True):
-            axis.plot(smooth[metric], label=str(count))
-    axes[0].set(
-        title="Mismatch between the engines", xlabel="step", ylabel="RMS log rho (nats)", yscale="log"
-    )
-    axes[1].set(title="Reward of the policy", xlabel="step", ylabel="reward")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), title="mantissa bits", loc="outside right upper", frameon=False
-    )
-    figure.savefig(path, dpi=150)
-    return path

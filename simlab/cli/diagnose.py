@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from simlab.cli.output import Json, check_out_folder, count, one_clear_error, print_json, print_lines, show
-from simlab.core.plugins import import_module
+from simlab.core.plugins import import_from_checkout
 
 EPILOG = (
     "Reads Parquet or JSON lines (verl, NeMo-RL, prime-rl; columns: docs/diagnosis.md), slime's and miles' "
@@ -117,9 +117,7 @@ def _print(diagnosis) -> None:
 
 
 def _draw(out: Path) -> list[Path]:
-    from simlab.core.paths import add_checkout_to_path
     from simlab.core.results import Results
 
-    add_checkout_to_path()
-    draw = import_module("figures.diagnosis").draw
-    return import_module("figures.style").render(draw, Results(out), out, "diagnosis")
+    draw = import_from_checkout("figures.diagnosis").draw
+    return import_from_checkout("figures.style").render(draw, Results(out), out, "diagnosis")

@@ -134,7 +134,7 @@ def _load_policy(values: Mapping[str, object], params: Path | None):
     """Return config and recipe of the run, and the parameters to explain."""
     import tempfile
 
-    from simlab.checkpoints.param_tree import shapes_of
+    from simlab.models.parameters import shapes_of
     from simlab.sweeps.config import recipe_of, run_config
     from simlab.sweeps.start import load_initial_params
     from simlab.training.checkpoints import load_tree

@@ -87,13 +87,12 @@ def slurm(
     """Print a batch script of jobs that compute a sweep; each job resumes the one before."""
     from simlab.integrations.export import slurm_script
     from simlab.sweeps.file import read_file
-    from simlab.sweeps.plan import expand, find_runs_per_batch
+    from simlab.sweeps.sweep import prepare
 
     with one_clear_error():
         described = read_file(sweep)
         # A bad sweep file must fail here, not after hours in the queue.
-        chosen = described.runs_per_batch or find_runs_per_batch(described.base, described.grid)
-        expand(described.base, described.grid, chosen)
+        prepare(described.base, described.grid, Path("runs") / described.name, described.runs_per_batch)
         text = slurm_script(
             sweep, described.name, hours=hours, parts=parts, cpus=cpus, gpus=gpus,
             partition=partition, account=account, setup=setup,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import typer
 
 from simlab.cli.output import Json, show
-from simlab.core.plugins import import_module
+from simlab.core.plugins import import_from_checkout
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,10 +57,7 @@ def experiments(json: Json = False) -> None:
 @app.command(epilog="Example: `simlab list figures`")
 def figures(json: Json = False) -> None:
     """List figures with their experiment and title."""
-    from simlab.core.paths import add_checkout_to_path
-
-    add_checkout_to_path()
-    catalog = import_module("figures.catalog").FIGURES
+    catalog = import_from_checkout("figures.catalog").FIGURES
     rows = [
         {"name": name, "experiment": source.experiment, "paper": source.paper, "caption": source.caption}
         for name, source in catalog.items()

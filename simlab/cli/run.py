@@ -74,7 +74,9 @@ def run(
             require_one_thread()
     for each in chosen:
         if not smoke and each.minutes > LONG_MINUTES:
-            _confirm_plan(each, _name_duration(each, smoke), yes)
+            _print_plan(each, False)
+            if not yes and sys.stdin.isatty():
+                typer.confirm(f"Run {each.name}, {_name_duration(each, smoke)}?", abort=True)
     for each, (folder, resumed) in zip(chosen, folders, strict=True):
         typer.echo(f"{each.name}: {each.question} ({_name_duration(each, smoke)})", err=True)
         _execute(each, folder, smoke, resumed, stops_for_futility=not no_futility)
@@ -104,13 +106,6 @@ def _find_folders(
     resumed = None if resume_from is None else find_resumable(experiment, resume_from, folder, smoke)
     check_writable(folder)
     return folder, resumed
-
-
-def _confirm_plan(experiment: "Experiment", expected: str, yes: bool) -> None:
-    """Print the plan of a long experiment; wait for confirmation on a terminal."""
-    _print_plan(experiment, False)
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Run {experiment.name}, {expected}?", abort=True)
 
 
 def _execute(

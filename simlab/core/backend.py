@@ -55,12 +55,21 @@ def require_one_thread() -> None:
         )
 
 
+def is_gpu_backend() -> bool:
+    """Return whether JAX traces functions for a GPU.
+
+    On a GPU the number of kernels decides the time of a small model, so some functions have a form with fewer
+    kernels. It differs from the form for a CPU only in the order of float32 sums.
+    """
+    return jax.default_backend() == "gpu"
+
+
 def compiler_options() -> CompilerOptions | None:
     """Return the options with which training runs are compiled on this backend: `GPU_OPTIONS` on a GPU.
 
     Options that the user sets in `XLA_FLAGS` are left out.
     """
-    if jax.default_backend() != "gpu":
+    if not is_gpu_backend():
         return None
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in GPU_OPTIONS.items() if name not in flags}

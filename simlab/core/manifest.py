@@ -56,7 +56,7 @@ def build_manifest(
         "config": dict(config),
         "seeds": [int(seed) for seed in seeds],
         "tables": dict(tables),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": ask_git(PACKAGE_ROOT, "rev-parse", "HEAD"),
         "dirty": _is_dirty(),
         "versions": versions(),
         "device": device(),
@@ -133,9 +133,9 @@ def processor_family() -> str:
     return processor()["processor"].partition(", stepping")[0]
 
 
-def _git(*arguments: str) -> str | None:
-    """Return git's answer about the checkout that holds this package, None outside one."""
-    command = ["git", "-C", str(PACKAGE_ROOT), *arguments]
+def ask_git(checkout: Path, *arguments: str) -> str | None:
+    """Return git's answer about a checkout; None outside one, and for a command that fails."""
+    command = ["git", "-C", str(checkout), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -146,5 +146,5 @@ def _git(*arguments: str) -> str | None:
 def _is_dirty() -> bool | None:
     # Results written by an earlier run do not make the code that runs now a different one.
     made = (":(top,exclude)experiments/results", ":(top,exclude)figures/out")
-    status = _git("status", "--porcelain", "--", ":(top)", *made)
+    status = ask_git(PACKAGE_ROOT, "status", "--porcelain", "--", ":(top)", *made)
     return None if status is None else bool(status)

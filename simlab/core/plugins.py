@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from simlab.core.catalog import lookup
 from simlab.core.own_code import find_source, source_files
+from simlab.core.paths import add_checkout_to_path
 
 REFERENCE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d][\w-]*")
 _STARTED = time.time_ns()
@@ -39,6 +40,12 @@ _FOLDERS: list[str] = []
 
 def import_module(name: str) -> ModuleType:
     """Return the module called `name`: an optional package, or one that this package does not depend on."""
+    return importlib.import_module(name)
+
+
+def import_from_checkout(name: str) -> ModuleType:
+    """Return a module of `experiments` or `figures`, which lie next to this package or inside it."""
+    add_checkout_to_path()
     return importlib.import_module(name)
 
 

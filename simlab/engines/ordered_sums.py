@@ -6,7 +6,7 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from simlab.core.arrays import AnyArray
-from simlab.core.device import is_gpu_backend
+from simlab.core.backend import is_gpu_backend
 from simlab.engines.accumulate import Accumulator, Float32Sum
 
 LANES = 16

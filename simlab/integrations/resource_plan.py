@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from simlab.checkpoints.hugging_face_config import parse_config_json, read_json_object
-from simlab.checkpoints.param_tree import leaves_of, shapes_of
+from simlab.checkpoints.param_tree import leaves_of
 from simlab.core.catalog import lookup
 from simlab.models.config import MODELS, TransformerConfig
+from simlab.models.parameters import shapes_of
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Parameters of a transformer: a tree of float32 master weights."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -34,6 +36,12 @@ def init_params(key: Array, config: TransformerConfig) -> Params:
     if not config.tie_word_embeddings:
         params["lm_head"] = _normal(stream(key, "lm_head"), (width, config.vocab_size), width)
     return params
+
+
+@cache
+def shapes_of(config: TransformerConfig) -> Params:
+    """Return the tree of shapes and dtypes of the parameters of `config` without allocating them."""
+    return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
 def _init_layer(key: Array, config: TransformerConfig) -> Params:

@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from simlab.core.arrays import AnyArray
-from simlab.core.device import is_gpu_backend
+from simlab.core.backend import is_gpu_backend
 from simlab.engines import Engine, Linear, Site
 from simlab.formats import Scaling
 from simlab.models.config import TransformerConfig

@@ -54,10 +54,6 @@ def _turn_by_product(x: Array) -> Array:
     It is exact in any order of summation. x is computed once for it, where XLA's CPU compiler would compute x
     again for each half of a concatenation. On a GPU it would be a kernel of its own.
     """
-    return float32_dot(x, jnp.asarray(_quarter_turn(x.shape[-1])))
-
-
-def _quarter_turn(head_dim: int) -> np.ndarray:
-    half = np.eye(head_dim // 2, dtype=np.float32)
+    half = np.eye(x.shape[-1] // 2, dtype=np.float32)
     zero = np.zeros_like(half)
-    return np.block([[zero, half], [-half, zero]])
+    return float32_dot(x, jnp.asarray(np.block([[zero, half], [-half, zero]])))

@@ -72,10 +72,8 @@ def enumerate_sequences(
     return _with_contexts(np.ascontiguousarray(grid), mask, vocabulary, memory, dict(same or {}))
 
 
-def list_sequences(
-    sequences: Sequence[Prefix], vocabulary: int, *, same: Mapping[Prefix, Prefix] | None = None
-) -> SequenceSpace:
-    """Return a space of the given sequences only, of any lengths, in the given order; `same` as above.
+def list_sequences(sequences: Sequence[Prefix], vocabulary: int) -> SequenceSpace:
+    """Return a space of the given sequences only, of any lengths, in the given order.
 
     Raises:
         ValueError: For no sequence, an empty one, and tokens outside the vocabulary.
@@ -90,7 +88,7 @@ def list_sequences(
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence)] = sequence
         mask[row, : len(sequence)] = True
-    return _with_contexts(tokens, mask, vocabulary, None, dict(same or {}))
+    return _with_contexts(tokens, mask, vocabulary, None, {})
 
 
 def _with_contexts(tokens, mask, vocabulary: int, memory: int | None, same: dict) -> SequenceSpace:

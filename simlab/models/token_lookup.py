@@ -10,7 +10,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from simlab.core.arrays import AnyArray
-from simlab.core.device import is_gpu_backend
+from simlab.core.backend import is_gpu_backend
 from simlab.engines.accumulate import float32_dot
 
 LARGEST_ONE_HOT = 1024

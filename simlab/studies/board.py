@@ -284,8 +284,7 @@ def measure_result(experiment: Experiment, results: Results) -> list[Measured]:
     except (KeyError, FileNotFoundError, IndexError) as error:
         raise ValueError(f"{experiment.name} cannot decide from its tables: {error!r}") from error
     claims = load_claims()
-    unknown = [each.trial.claim for each in measured if each.trial.claim not in claims]
-    if unknown:
+    if unknown := [each.trial.claim for each in measured if each.trial.claim not in claims]:
         raise ValueError(f"{experiment.name} decides {', '.join(unknown)}, not a claim of the board")
     manifest: Any = results.manifest
     return [replace(each, manifest=manifest) for each in measured]
@@ -316,13 +315,13 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def find_deciding_experiment(claim: str, folder: Path | None = None) -> Experiment:
+def find_deciding_experiment(claim: str, rows: Sequence[Row]) -> Experiment:
     """Return the experiment behind a claim: the first whose result decides it, else the first named.
 
     Raises `ValueError` where no experiment does.
     """
-    rows = [row for row in board(folder).rows if row.id == claim and row.experiment]
-    for row in sorted(rows, key=lambda row: row.evidence is None):
+    named = [row for row in rows if row.id == claim and row.experiment]
+    for row in sorted(named, key=lambda row: row.evidence is None):
         return load_experiments()[row.experiment]
     raise ValueError(f"no experiment decides {claim} yet: {load_claims()[claim].statement}")
 

@@ -90,9 +90,10 @@ class View:
         """Return the mean of a diagnostic over the last quarter."""
         return _mean(self.diagnostics, metric, self.diagnostic("step") >= LATE * self.steps)
 
-    def early_diagnostic(self, metric: str) -> float:
-        """Return the mean of a diagnostic over the first quarter."""
-        return _mean(self.diagnostics, metric, self.diagnostic("step") <= (1 - LATE) * self.steps)
+    def diagnostic_change(self, metric: str) -> float:
+        """Return the mean of a diagnostic over the last quarter minus that over the first."""
+        is_early = self.diagnostic("step") <= (1 - LATE) * self.steps
+        return self.late_diagnostic(metric) - _mean(self.diagnostics, metric, is_early)
 
     def diagnostic(self, metric: str) -> np.ndarray:
         """Return the curve of a diagnostic; empty if not recorded."""
@@ -151,11 +152,13 @@ def change(metric: str, quantity: str) -> Estimand:
     )
 
 
-def rank_correlation(one: str, other: str, quantity: str) -> Estimand:
-    """Return Spearman's correlation of two curves over the chunks of a run."""
+def rank_correlation(
+    one: str, other: str, quantity: str, curve: Callable[[View, str], np.ndarray] = View.curve
+) -> Estimand:
+    """Return Spearman's correlation of two curves of a run: over its chunks, or its diagnostics."""
     return Estimand(
         f"rank correlation over the run of {quantity}",
-        lambda view: _rank_runs(view.curve(one), view.curve(other)),
+        lambda view: _rank_runs(curve(view, one), curve(view, other)),
         RANKS,
     )
 
@@ -231,23 +234,6 @@ def share_higher(group: str, engine: str) -> Estimand:
 
     text = f"share of tokens with pi_train > pi_infer at pi_{engine} {within}, whole run"
     return Estimand(text, of, "fraction of tokens")
-
-
-def diagnostic_change(metric: str, quantity: str) -> Estimand:
-    """Return the mean of a diagnostic over the last quarter minus that over the first."""
-    return Estimand(
-        f"change of {quantity}, last quarter minus first",
-        lambda view: view.late_diagnostic(metric) - view.early_diagnostic(metric),
-    )
-
-
-def diagnostic_correlation(one: str, other: str, quantity: str) -> Estimand:
-    """Return Spearman's correlation of two diagnostics."""
-    return Estimand(
-        f"rank correlation over the run of {quantity}",
-        lambda view: _rank_runs(view.diagnostic(one), view.diagnostic(other)),
-        RANKS,
-    )
 
 
 def detrended_correlation(one: str, other: str, quantity: str) -> Estimand:

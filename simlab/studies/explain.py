@@ -17,38 +17,15 @@ from simlab.models.config import TransformerConfig
 from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
 from simlab.models.transformer import extend, prepare, read_logits, response_logps, token_logps
-from simlab.rollout import SamplingParams, Trajectory, generate
+from simlab.rollout import Trajectory
 from simlab.studies.attribution import between, differing, group_sites, shapley_rows, subsets
-from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID, Task
+from simlab.tasks import Task
 from simlab.tasks.vocabulary import decode
+from simlab.training.recipe import SamplingRecipe
+from simlab.training.step import sample_responses
 
 Row = dict[str, Json]
 Track = Callable[[Iterable, str, int], Iterable]
-
-
-def sample_responses(
-    params: Params,
-    model: TransformerConfig,
-    engine: Engine,
-    task: Task,
-    key: Array,
-    prompts: Array,
-    group_size: int,
-) -> Trajectory:
-    """Return `group_size` responses to each of the `prompts` [N, P], sampled at temperature 1."""
-    return generate(
-        params,
-        model,
-        engine,
-        SamplingParams(),
-        key,
-        prompts,
-        task.check,
-        group_size=group_size,
-        length=task.response_length,
-        end=EOS_TOKEN_ID,
-        pad=PAD_TOKEN_ID,
-    )
 
 
 @dataclass(frozen=True)
@@ -65,13 +42,20 @@ class ExplainTarget:
 
     @cached_property
     def sampled(self) -> Trajectory:
-        """Responses that the inference engine samples."""
+        """Responses that the inference engine samples at temperature 1."""
         key = stream(jax.random.key(self.seed), "explain")
         return jax.jit(self._generate)(self.params, self.pair.infer, key)
 
     def _generate(self, params: Params, engine: Engine, key: Array) -> Trajectory:
+        sampling = SamplingRecipe(
+            engine=engine,
+            task=self.task,
+            model=self.model,
+            prompts_per_step=self.prompts,
+            group_size=self.group_size,
+        )
         prompts = self.task.prompts(stream(key, "prompts"), self.prompts, "held_out")
-        return sample_responses(params, self.model, engine, self.task, key, prompts, self.group_size)
+        return sample_responses(sampling, params, key, prompts)
 
     def score(self, engine: Engine, params: Params | None = None) -> np.ndarray:
         """Return log-probabilities [B, T] of the sampled tokens, zero at padding.

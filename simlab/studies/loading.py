@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simlab.core.catalog import lookup
-from simlab.core.paths import add_checkout_to_path
-from simlab.core.plugins import import_module
+from simlab.core.plugins import import_from_checkout
 from simlab.studies.experiment import Experiment
 from simlab.studies.records import Claim
 from simlab.studies.registration import register
@@ -16,8 +15,7 @@ from simlab.studies.registration import register
 
 def load_claims() -> Mapping[str, Claim]:
     """Return all claims by id, paper by paper."""
-    add_checkout_to_path()
-    return import_module("experiments.papers").CLAIMS
+    return import_from_checkout("experiments.papers").CLAIMS
 
 
 def load_papers() -> tuple[str, ...]:
@@ -37,19 +35,17 @@ def load_experiment(name: str) -> Experiment:
 
 def find_figures(experiment: str) -> tuple[str, ...]:
     """Return the names of the figures that read the results of an experiment, in the order of the catalog."""
-    add_checkout_to_path()
-    catalog = import_module("figures.catalog").FIGURES
+    catalog = import_from_checkout("figures.catalog").FIGURES
     return tuple(name for name, row in catalog.items() if row.experiment == experiment)
 
 
 def _catalog() -> Mapping[str, str]:
-    add_checkout_to_path()
-    return import_module("experiments").EXPERIMENTS
+    return import_from_checkout("experiments").EXPERIMENTS
 
 
 def _load(where: str) -> Experiment:
     module, _, attribute = where.partition(":")
-    return getattr(import_module(module), attribute or "EXPERIMENT")
+    return getattr(import_from_checkout(module), attribute or "EXPERIMENT")
 
 
 def _register(name: str, experiment: Experiment) -> Experiment:

@@ -1,11 +1,10 @@
 """Check where stored results come from: a clean commit of this history, one processor family per policy."""
 
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from simlab.core.json_value import Json
-from simlab.core.manifest import MANIFEST_NAME, UNKNOWN_FAMILY, Manifest
+from simlab.core.manifest import MANIFEST_NAME, UNKNOWN_FAMILY, Manifest, ask_git
 from simlab.core.paths import checkout_root
 from simlab.core.results import Results
 from simlab.studies.design import Design
@@ -86,18 +85,12 @@ def check_commit(manifest: Manifest, checkout: Path) -> Iterator[str]:
     commit = manifest["commit"]
     if not commit:
         yield "names no commit"
-    elif not _git(checkout, "cat-file", "-e", f"{commit}^{{commit}}"):
+    elif ask_git(checkout, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         yield f"commit {commit[:12]} does not exist"
-    elif not _git(checkout, "merge-base", "--is-ancestor", commit, "HEAD"):
+    elif ask_git(checkout, "merge-base", "--is-ancestor", commit, "HEAD") is None:
         yield f"commit {commit[:12]} is not an ancestor of HEAD"
     if manifest["dirty"] is not False:
         yield "the tree was changed"
-    earlier = manifest["config"].get("resumed_from")
-    if earlier:
+    if earlier := manifest["config"].get("resumed_from"):
         for line in check_commit(earlier, checkout):
             yield f"resumed from {earlier['name']}: {line}"
-
-
-def _git(checkout: Path, *arguments: str) -> bool:
-    command = ["git", "-C", str(checkout), *arguments]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0

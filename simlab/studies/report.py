@@ -18,8 +18,8 @@ from typing import get_args
 from PIL import Image
 
 from simlab.core.manifest import Manifest
-from simlab.core.paths import add_checkout_to_path
-from simlab.core.plugins import import_module
+from simlab.core.paths import checkout_root
+from simlab.core.plugins import import_from_checkout
 from simlab.studies.board import (
     NUM_PAPERS,
     Board,
@@ -104,11 +104,10 @@ def page(
 
 def list_drawn(folder: Path | None = None) -> list[Drawn]:
     """Return the figures of the catalog that have a PNG file in `folder`."""
-    root = add_checkout_to_path()
-    folder = folder or root / "figures" / "out"
+    folder = folder or checkout_root() / "figures" / "out"
     return [
         Drawn(name, source.experiment, source.caption, path, source.paper)
-        for name, source in import_module("figures.catalog").FIGURES.items()
+        for name, source in import_from_checkout("figures.catalog").FIGURES.items()
         if (path := folder / f"{name}.png").is_file()
     ]
 
@@ -139,7 +138,7 @@ def _style(verdict: str) -> str:
 
 def _figures_of(row: Row, shown: Sequence[Drawn]) -> list[Drawn]:
     """Return the figures of the claim, or else all figures of the experiment that decides the claim."""
-    named = import_module("figures.catalog").figures_about(row.id)
+    named = import_from_checkout("figures.catalog").figures_about(row.id)
     mine = [figure for figure in shown if figure.name in named]
     return mine or [figure for figure in shown if row.evidence and figure.experiment == row.experiment]
 

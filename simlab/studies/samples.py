@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from scipy import optimize, stats
 
-from simlab.studies.sign_flips import flip_p, flips_reject
+from simlab.studies.sign_flips import flip_p
 
 Side = Literal[1, -1]
 Ends = tuple[float, float]
@@ -108,13 +108,13 @@ class RatioOfMeans:
 
     def interval(self, alpha: float) -> Ends:
         """Return the bounds that at least one of the three tests accepts at level `alpha`."""
-        if self._t_without_sign > alpha or not flips_reject(self._sign * self._scale, alpha):
+        if self._t_without_sign > alpha or flip_p(self._sign * self._scale) > alpha:
             return -np.inf, np.inf
         reaches = (needed_t(alpha, self.num_policies, side * self.skewness) for side in (1, -1))
         low, high = (self._fieller_ends(t)[end] for end, t in enumerate(reaches))
 
         def rejects(bound: float, side: Side) -> bool:
-            return flips_reject(side * self.contrasts(bound), alpha)
+            return flip_p(side * self.contrasts(bound)) <= alpha
 
         return _widen(low, 1, rejects, self.estimate - low), _widen(high, -1, rejects, high - self.estimate)
 

@@ -34,11 +34,6 @@ def flip_p(values: ArrayLike) -> float:
     return 2 * count / total
 
 
-def flips_reject(values: ArrayLike, alpha: float) -> bool:
-    """Return whether `flip_p` is at most `alpha`; n values reach no `alpha` below 2 / 2^n."""
-    return flip_p(values) <= alpha
-
-
 def _subset_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(1)
     for value in values:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from simlab.models.parameters import Params, init_params
-from simlab.training.recipe import Recipe, TrainState, initial_state
+from simlab.models.parameters import shapes_of
+from simlab.training.recipe import Recipe, state_shapes
 
 # More runs per batch amortize the cost of small operations; a batch that is not full costs as much as a full
 # one. The number is part of every key.
@@ -44,12 +44,7 @@ def bytes_per_run(recipe: Recipe) -> float:
     passes, and three arrays of logits. `tests/engines_real/test_gpu_kernels.py` compares with XLA.
     """
     model = recipe.model
-
-    def first(key: jax.Array) -> tuple[Params, TrainState]:
-        params = init_params(key, model)
-        return params, initial_state(recipe, params, key)
-
-    params, state = (_size(tree) for tree in jax.eval_shape(first, jax.random.key(0)))
+    params, state = _size(shapes_of(model)), _size(state_shapes(recipe))
     length = recipe.task.prompt_length + recipe.task.response_length
     tokens = recipe.prompts_per_step * recipe.group_size * length / recipe.minibatches
     inner = model.num_experts * model.moe_intermediate_size or model.intermediate_size

@@ -181,8 +181,7 @@ def _distinct(name: str, values: list[Json]) -> list[Json]:
 
 
 def _both(a: Point, b: Point) -> Point:
-    twice = sorted(set(a.changes) & set(b.changes))
-    if twice:
+    if twice := sorted(set(a.changes) & set(b.changes)):
         raise ValueError(
             f"{', '.join(twice)} must be in one part of the grid ([arms], [sampled] or [over]), got two."
         )

@@ -1,6 +1,6 @@
 """Plan a sweep: the missing runs, grouped by compiled function."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -9,7 +9,6 @@ from simlab.core.catalog import shorten
 from simlab.core.json_value import Json
 from simlab.models.config import TransformerConfig
 from simlab.sweeps.aliases import PATHS, PROJECTION
-from simlab.sweeps.batch_size import default_runs_per_batch
 from simlab.sweeps.code_version import check_settings
 from simlab.sweeps.column_names import implied_columns, short_names, with_aliases
 from simlab.sweeps.config import RunConfig, columns, recipe_of, run_config, run_key
@@ -54,10 +53,6 @@ class CompileGroup:
         """Steps of each run."""
         return self.runs[0].config.steps
 
-    def count_batches(self, runs_per_batch: int) -> int:
-        """Return how many batches of `runs_per_batch` the runs fill."""
-        return -(-len(self.runs) // runs_per_batch)
-
     @property
     def cost(self) -> float:
         """Return the relative cost of a step: weights times tokens, and what attention and a critic add."""
@@ -96,7 +91,7 @@ class Plan:
     @property
     def batches(self) -> int:
         """Number of run batches to compute."""
-        return sum(group.count_batches(self.runs_per_batch) for group in self.groups)
+        return sum(-(-len(group.runs) // self.runs_per_batch) for group in self.groups)
 
     @property
     def steps(self) -> int:
@@ -160,16 +155,6 @@ def read_configs(base: RunConfig | Mapping[str, Json], grid: Grid) -> Iterator[R
             is_named = point.changes and _describe_error(base) != str(error)
             point_name = f" (at {point.arm or shorten(dict(point.changes))})" if is_named else ""
             raise ValueError(f"{error}{point_name}") from error
-
-
-def find_runs_per_batch(base: RunConfig | Mapping[str, Json], grid: Grid) -> int:
-    """Return the default number of runs per batch for the runs of a grid; a CPU needs no configs for it."""
-    return count_per_batch(read_configs(base, grid))
-
-
-def count_per_batch(configs: Iterable[RunConfig]) -> int:
-    """Return the default number of runs per batch for these runs."""
-    return default_runs_per_batch(map(recipe_of, configs))
 
 
 def make_plan(runs: Sequence[PlannedRun], missing: Sequence[str], runs_per_batch: int) -> Plan:

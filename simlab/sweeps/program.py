@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from simlab.engines.constant import ConstantEngine, hold_constant
-from simlab.models.parameters import Params, init_params
+from simlab.models.parameters import Params
 from simlab.sweeps.config import RunConfig, recipe_of
 from simlab.sweeps.switch_objective import SwitchObjective, as_switch_objective, list_kinds
 from simlab.training.checkpoints import UnfinishedRun, restore
-from simlab.training.recipe import Recipe, TrainState, initial_state
+from simlab.training.recipe import Recipe, TrainState, initial_state, state_shapes
 
 LONGEST_CHUNK = 10
 
@@ -92,14 +92,10 @@ def stack_members(members: Sequence[BatchedRun], runs_per_batch: int) -> tuple[R
 def stack_shapes(recipe: Recipe, runs_per_batch: int) -> tuple[PyTree, PyTree]:
     """Return recipe and state of a batch of runs like `recipe` as `stack_members` does, in shapes alone."""
 
-    def first(key: jax.Array) -> TrainState:
-        return initial_state(recipe, init_params(key, recipe.model), key)
-
     def stack(leaf: PyTree) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((runs_per_batch, *np.shape(leaf)), _dtype(leaf))
 
-    state = jax.eval_shape(first, jax.random.key(0))
-    return jax.tree.map(stack, recipe), jax.tree.map(stack, state)
+    return jax.tree.map(stack, recipe), jax.tree.map(stack, state_shapes(recipe))
 
 
 def _state(member: BatchedRun) -> TrainState:

@@ -135,8 +135,7 @@ class SweepResult:
         left_out = [name for name in columns if name in self._runs and name not in {*short, *runs}]
         runs = runs.join(self._runs[left_out])
         named = {short.get(name, name): name for name in columns}
-        absent = [name for name in named if name not in runs]
-        if absent:
+        if absent := [name for name in named if name not in runs]:
             raise ValueError(f"no column {absent[0]!r}; there are: {', '.join(runs)}")
         return runs.loc[:, list(dict.fromkeys(["run", "arm", *named]))].rename(columns=named)
 

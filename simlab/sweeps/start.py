@@ -16,7 +16,7 @@ from simlab.core.paths import checkout_root
 from simlab.core.ranges import SEED
 from simlab.core.streams import stream
 from simlab.models.config import MODELS, TransformerConfig
-from simlab.models.parameters import Params, init_params
+from simlab.models.parameters import Params, init_params, shapes_of
 from simlab.sweeps.code_version import code_digest
 from simlab.sweeps.config_reader import locate_errors, number, read
 from simlab.tasks import Task
@@ -97,14 +97,14 @@ def load_initial_params(start: Json, task: Task, model: TransformerConfig, seed:
         path = Path(start["file"])
         # A run is known by the content of its policy: another one must not get its key.
         _check_table_of_file(start, {"file": str(path), "sha256": _digest(path, path.stat().st_mtime_ns)})
-        return load_tree(path, _like(model))
+        return load_tree(path, shapes_of(model))
     path = policy_file(start, task, model, folder)
     if not path.is_file():
         changes = {field: value for field, value in start.items() if field != "seed"}
         how = read(WarmStart, changes, "warm_start").record
         train = compile_warm_start()
         save_tree(path, train(task, model, how, jax.random.key(start["seed"]))[0])
-    return load_tree(path, _like(model))
+    return load_tree(path, shapes_of(model))
 
 
 def policy_sha256(start: Json, task: Task, model: TransformerConfig, folder: Path) -> str:
@@ -126,12 +126,6 @@ def policy_file(start: Mapping[str, Json], task: Task, model: TransformerConfig,
     content = repr((code_digest(), fingerprint(task), model, sorted(start.items())))
     name = hashlib.sha256(content.encode()).hexdigest()[:20]
     return folder / f"{name}.npz"
-
-
-@lru_cache(maxsize=64)
-def _like(model: TransformerConfig) -> Params:
-    """Return the shapes of the parameters, traced once for all runs of a model."""
-    return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
 
 
 def _find(name: str) -> Path:
@@ -187,7 +181,7 @@ def _fits(path: Path, written: int, model: TransformerConfig) -> bool:
     """Return whether the file holds the parameters of `model`; raise an error for a damaged file."""
     del written
     try:
-        load_tree(path, _like(model))
+        load_tree(path, shapes_of(model))
     except DamagedCheckpointError:
         raise
     except ValueError:

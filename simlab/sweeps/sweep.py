@@ -18,11 +18,12 @@ from simlab.core.manifest import MANIFEST_NAME, build_manifest, write_manifest
 from simlab.core.progress import console, describe_minutes
 from simlab.core.results import write_table
 from simlab.sweeps import local, ray_executor
+from simlab.sweeps.batch_size import default_runs_per_batch
 from simlab.sweeps.column_names import with_aliases
 from simlab.sweeps.config import RunConfig
 from simlab.sweeps.grids import Grid, as_grid
 from simlab.sweeps.monitor import remove_dead_jobs
-from simlab.sweeps.plan import Plan, PlannedRun, count_per_batch, expand, make_plan, read_configs
+from simlab.sweeps.plan import Plan, PlannedRun, expand, make_plan, read_configs
 from simlab.sweeps.result import SweepResult
 from simlab.sweeps.result_cache import VIEW, ResultCache
 from simlab.sweeps.tables import runs_table
@@ -126,7 +127,8 @@ def prepare(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}.")
     configs = list(read_configs(base, points))
-    count = count_per_batch(configs) if runs_per_batch is None else runs_per_batch
+    recipes = (config.recipe for config in configs)
+    count = default_runs_per_batch(recipes) if runs_per_batch is None else runs_per_batch
     runs, cache = expand(base, points, count, configs), ResultCache(folder)
     return make_plan(runs, cache.missing(run.key for run in runs), count), cache
 

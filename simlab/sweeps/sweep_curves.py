@@ -18,8 +18,7 @@ def draw_curves(frame: pd.DataFrame, metrics: Sequence[str], by: str, smooth: in
 
     Raises `ValueError` listing the metrics there are.
     """
-    absent = [name for name in metrics if name not in frame]
-    if absent:
+    if absent := [name for name in metrics if name not in frame]:
         raise ValueError(f"no metric {absent[0]!r}; there are: {', '.join(frame.columns)}")
 
     def draw(panel: Axes, metric: str) -> None:

@@ -39,6 +39,11 @@ class Sum(Task):
         """Number of pairs of numbers."""
         return 10 ** (2 * self.difficulty)
 
+    @property
+    def response_length(self) -> int:
+        """Digits and the end token."""
+        return self.difficulty + 2
+
     def problem(self, number: int) -> str:
         """Return the pair as text, such as `034+912=`."""
         first, second = divmod(number, 10**self.difficulty)
@@ -72,7 +77,7 @@ class Addition(Sum):
     @property
     def response_length(self) -> int:
         """Scratch, digits and the end token."""
-        return self.scratch + self.difficulty + 2
+        return self.scratch + super().response_length
 
     def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return 1 for the sum after at most `scratch` letters from a to j, else 0."""
@@ -96,11 +101,6 @@ class TwoSpellings(Sum):
     """
 
     difficulty: int = 2
-
-    @property
-    def response_length(self) -> int:
-        """Digits and the end token."""
-        return self.difficulty + 2
 
     def reward(self, prompt: Prompt, response: Response) -> Float[Array, ""]:
         """Return 1 for either spelling of the sum, else 0."""
@@ -133,7 +133,7 @@ class Template(Sum):
     @property
     def response_length(self) -> int:
         """Template, digits and the end token."""
-        return len(self.template) + self.difficulty + 2
+        return len(self.template) + super().response_length
 
     def answer(self, key: Array, prompt: Prompt) -> Response:  # noqa: ARG002 - there is one correct answer
         """Return the template and the sum."""

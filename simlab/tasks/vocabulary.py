@@ -23,8 +23,7 @@ def encode(text: str) -> np.ndarray:
     Raises:
         ValueError: A character has no token.
     """
-    unknown = sorted(set(text) - set(CHARACTERS))
-    if unknown:
+    if unknown := sorted(set(text) - set(CHARACTERS)):
         raise ValueError(f"characters must be in {CHARACTERS!r}, got {unknown[0]!r}.")
     return np.asarray([_TOKENS[character] for character in text], np.int32)
 

@@ -1,16 +1,17 @@
-"""Evaluate a policy under an engine, on prompts of either split."""
+"""Evaluate a policy under an engine, on held-out prompts."""
+
+from dataclasses import replace
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.engines.constant import ConstantEngine, release_constants
 from simlab.models.parameters import Params
-from simlab.rollout.generate import generate
-from simlab.tasks import EOS_TOKEN_ID, PAD_TOKEN_ID
 from simlab.training.recipe import Recipe
+from simlab.training.step import sample_responses, sampling_recipe
 
 
 def evaluate(
@@ -19,7 +20,6 @@ def evaluate(
     engine: Engine | ConstantEngine,
     key: Array,
     *,
-    split: str = "held_out",
     prompts: int = 64,
 ) -> dict[str, Float[Array, ""]]:
     """Sample k = `recipe.group_size` responses per prompt and measure their rewards.
@@ -32,30 +32,15 @@ def evaluate(
         params: of the policy.
         engine: the engine that samples.
         key: of prompts and tokens.
-        split: `train` or `held_out`.
-        prompts: number of prompts, drawn with replacement.
+        prompts: number of held-out prompts, drawn with replacement.
 
     Returns:
         `avg_at_k`, the mean reward; `pass_at_1`, the fraction of all responses that pass; `pass_at_k`, the
         fraction of prompts with a response that passes. Where rewards are 0 or 1, the first two are equal.
-
-    Raises:
-        ValueError: For an unknown split.
     """
-    released: PyTree = release_constants(engine)
-    sampled = generate(
-        params,
-        recipe.model,
-        released,
-        recipe.sampling,
-        key,
-        recipe.task.prompts(stream(key, "prompts"), prompts, split),
-        recipe.task.check,
-        group_size=recipe.group_size,
-        length=recipe.task.response_length,
-        end=EOS_TOKEN_ID,
-        pad=PAD_TOKEN_ID,
-    )
+    sampling = replace(sampling_recipe(recipe), engine=release_constants(engine), vocabulary=False)
+    drawn = recipe.task.prompts(stream(key, "prompts"), prompts, "held_out")
+    sampled = sample_responses(sampling, params, key, drawn)
     by_prompt = sampled.rewards.reshape(prompts, recipe.group_size)
     passes = (by_prompt >= 1).astype(jnp.float32)
     return {

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from simlab.models.parameters import init_params
+from simlab.models.parameters import shapes_of
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 ALWAYS_COPIED = ("params", "step", "key")
@@ -24,8 +24,7 @@ def fork(state: TrainState, recipe: Recipe) -> TrainState:
     Raises:
         ValueError: If the parameters are those of another model.
     """
-    fresh = jax.eval_shape(lambda: init_params(jax.random.key(0), recipe.model))
-    if _form(fresh) != _form(state.params):
+    if _form(shapes_of(recipe.model)) != _form(state.params):
         raise ValueError(
             f"the parameters of this state are not those of the recipe's model {recipe.model}; fork under a "
             "recipe with the model of the state"

@@ -8,7 +8,7 @@ import optax
 from jax import Array, lax
 from jaxtyping import Float, PyTree
 
-from simlab.core.device import is_gpu_backend
+from simlab.core.backend import is_gpu_backend
 from simlab.core.pytree import Scalar, pytree
 from simlab.core.ranges import NOT_NEGATIVE, TINY, Range
 from simlab.models.parameters import Params

@@ -15,7 +15,7 @@ from simlab.engines.engine import Engine, EnginePair
 from simlab.engines.site import FLOAT32_SITE, Site
 from simlab.metrics.catalog import BINNED_METRICS
 from simlab.models.config import TransformerConfig
-from simlab.models.parameters import Params
+from simlab.models.parameters import Params, init_params
 from simlab.models.transformer import SCANNED_LAYERS
 from simlab.objectives import Objective
 from simlab.objectives.advantages import Gae, gae
@@ -139,12 +139,12 @@ class SamplingRecipe:
     """
 
     engine: Engine
-    sampling: SamplingParams
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     task: Task = static()
     model: TransformerConfig = static()
     prompts_per_step: int = static()
     group_size: int = static()
-    vocabulary: bool = static()
+    vocabulary: bool = static(default=False)
 
 
 @pytree
@@ -168,6 +168,16 @@ class TrainState:
     schedule_state: PyTree = None
     critic: CriticState | None = None
     past_params: Params | None = None
+
+
+def state_shapes(recipe: Recipe) -> TrainState:
+    """Return shapes and dtypes of the state of a run without allocating it."""
+
+    def first() -> TrainState:
+        key = jax.random.key(0)
+        return initial_state(recipe, init_params(key, recipe.model), key)
+
+    return jax.eval_shape(first)
 
 
 def initial_state(recipe: Recipe, params: Params, key: Array) -> TrainState:

@@ -26,12 +26,11 @@ class Schedule(ABC):
         return None
 
     @abstractmethod
-    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
+    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None, /) -> Float[Array, ""]:
         """Return the factor in [0, 1] at `step`, int32 from 0, float32 scalar."""
 
-    def observe(self, schedule_state: PyTree, step: Int[Array, ""], metrics: dict[str, Array]) -> PyTree:
-        """Return the schedule_state after `step`, whose `metrics` are those of the train step."""
-        del step, metrics
+    def observe(self, schedule_state: PyTree, _step: Int[Array, ""], _metrics: dict[str, Array], /) -> PyTree:
+        """Return the schedule_state after a step, given its number and the metrics of the train step."""
         return schedule_state
 
 
@@ -41,9 +40,8 @@ class Constant(Schedule):
 
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
+    def __call__(self, step: Int[Array, ""], _: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
-        del schedule_state
         return _warmup_factor(step, self.lr_warmup_steps)
 
 
@@ -55,9 +53,8 @@ class LinearDecay(Schedule):
     min_lr_ratio: Annotated[Scalar, FRACTION] = 0.0
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
+    def __call__(self, step: Int[Array, ""], _: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
-        del schedule_state
         done = _progress(step, self.lr_warmup_steps, self.steps)
         return _warmup_factor(step, self.lr_warmup_steps) * (1 - (1 - self.min_lr_ratio) * done)
 
@@ -73,9 +70,8 @@ class Cosine(Schedule):
     min_lr_ratio: Annotated[Scalar, FRACTION] = 0.0
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
+    def __call__(self, step: Int[Array, ""], _: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
-        del schedule_state
         done = _progress(step, self.lr_warmup_steps, self.steps)
         return _warmup_factor(step, self.lr_warmup_steps) * (
             self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + jnp.cos(jnp.pi * done)) / 2
@@ -96,9 +92,8 @@ class Halving(Schedule):
     min_lr_ratio: Annotated[Scalar, FRACTION] = 0.1
     lr_warmup_steps: Annotated[Integer, Range(0, HUGE)] = 0
 
-    def __call__(self, step: Int[Array, ""], schedule_state: PyTree = None) -> Float[Array, ""]:
+    def __call__(self, step: Int[Array, ""], _: PyTree = None) -> Float[Array, ""]:
         """Return the factor."""
-        del schedule_state
         return _warmup_factor(step, self.lr_warmup_steps) * _halving_factor(
             step, self.period, self.min_lr_ratio
         )
@@ -210,10 +205,9 @@ class MismatchTriggered(Schedule):
         return _warmup_factor(step, self.lr_warmup_steps) * schedule_state.factor
 
     def observe(
-        self, schedule_state: MismatchTriggerState, step: Int[Array, ""], metrics: dict[str, Array]
+        self, schedule_state: MismatchTriggerState, _: Int[Array, ""], metrics: dict[str, Array]
     ) -> MismatchTriggerState:
         """Note the mismatch, and halve if it is too high."""
-        del step
         level = lookup(metrics, self.metric, "step metric")
         finite, learning = jnp.isfinite(level), schedule_state.seen < self.early
         mean = schedule_state.initial + (level - schedule_state.initial) / (schedule_state.seen + 1)

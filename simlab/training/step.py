@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int, PyTree
 
+from simlab.core.arrays import AnyArray
 from simlab.core.streams import stream
 from simlab.engines import Engine
 from simlab.engines.constant import release_constants
@@ -76,13 +77,21 @@ def sample(
 ) -> Trajectory:
     """Return the rollout of one step; arguments after `recipe` are parts of a `TrainState`."""
     recipe, key = prepare_sites(release_constants(recipe)), jax.random.fold_in(stream(key, "rollout"), step)
+    prompts = recipe.task.prompts(stream(key, "prompts"), recipe.prompts_per_step)
+    return sample_responses(recipe, rollout_params(past_params, params, step), key, prompts)
+
+
+def sample_responses(
+    recipe: SamplingRecipe, params: Params, key: Array, prompts: Int[AnyArray, "N P"]
+) -> Trajectory:
+    """Return `recipe.group_size` responses to each of the `prompts` [N, P], with their rewards."""
     return generate(
-        rollout_params(past_params, params, step),
+        params,
         recipe.model,
         recipe.engine,
         recipe.sampling,
         key,
-        recipe.task.prompts(stream(key, "prompts"), recipe.prompts_per_step),
+        prompts,
         recipe.task.check,
         group_size=recipe.group_size,
         length=recipe.task.response_length,

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 import jax, numpy as np
 from simlab.checkpoints import load_checkpoint, save_checkpoint
-from simlab.checkpoints.param_tree import shapes_of
+from simlab.models.parameters import shapes_of
 from simlab.models import TransformerConfig
 
 def memory(name):

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from simlab.checkpoints.param_tree import shapes_of
 from simlab.core.paths import checkout_root
 from simlab.engines import find_pair
 from simlab.models import MODELS
+from simlab.models.parameters import shapes_of
 from simlab.objectives import get_objective
 from simlab.serving.jax_engine import JaxEngine
 from simlab.serving.prompts import load_task_prompts

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simlab.sweeps import batch_size, recipe_of, run_config
 from simlab.sweeps.batch_size import RUNS_PER_BATCH_ON_GPU, SAFETY, bytes_per_run, fit_runs
 from simlab.sweeps.grids import as_grid
-from simlab.sweeps.plan import find_runs_per_batch
+from simlab.sweeps.sweep import prepare
 from tests.sweeps.small import BASE
 
 LARGE = {"model": {"name": "tiny-dense", "hidden_size": 512, "intermediate_size": 2048}}
@@ -42,17 +42,17 @@ def test_cpu_reads_no_recipe():
 
 
 @pytest.mark.usefixtures("small_gpu")
-def test_largest_model_of_a_grid_bounds_the_batch():
-    alone = find_runs_per_batch(BASE, as_grid({"seed": [0, 1]}))
-    both = find_runs_per_batch(BASE, as_grid({"model": [BASE["model"], LARGE["model"]]}))
+def test_largest_model_of_a_grid_bounds_the_batch(tmp_path):
+    grids = {"seed": [0, 1]}, {"model": [BASE["model"], LARGE["model"]]}
+    alone, both = (prepare(BASE, as_grid(each), tmp_path, None)[0].runs_per_batch for each in grids)
     assert alone == RUNS_PER_BATCH_ON_GPU
     assert 1 <= both < alone
 
 
 @pytest.mark.usefixtures("small_gpu")
-def test_bad_point_is_named():
+def test_bad_point_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"steps.*\(at \{'steps': 0\}\)"):
-        find_runs_per_batch(BASE, as_grid({"steps": [0, 10]}))
+        prepare(BASE, as_grid({"steps": [0, 10]}), tmp_path, None)
 
 
 @pytest.mark.parametrize(

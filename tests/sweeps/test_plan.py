@@ -3,6 +3,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from simlab.models import parameters
 from simlab.sweeps import compile_cache, forecast, plan, start, timings
 from simlab.sweeps.config import recipe_of, run_config
 from simlab.sweeps.forecast import expected_minutes
@@ -241,9 +242,9 @@ def test_sweep_reads_each_config_once(monkeypatch, tmp_path):
 
 
 def test_members_of_a_policy_share_the_traced_shapes(monkeypatch):
-    calls, init = [], start.init_params
-    monkeypatch.setattr(start, "init_params", lambda *given: calls.append(given) or init(*given))
-    start._like.cache_clear()
+    calls, init = [], parameters.init_params
+    monkeypatch.setattr(parameters, "init_params", lambda *given: calls.append(given) or init(*given))
+    parameters.shapes_of.cache_clear()
     config = run_config({"task": "add", "warm_start": "add-tiny-llama-0"})
     recipe = recipe_of(config)
     calls.clear()

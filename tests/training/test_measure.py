@@ -82,12 +82,12 @@ def test_an_engine_held_constant_evaluates_as_itself():
 def test_passing_takes_the_full_reward(monkeypatch):
     rewards = [[1.0, 0.5, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 1.0, 0.0]]
 
-    def generate(*args, **kwargs):
-        assert kwargs["group_size"] == 4
+    def sample_responses(recipe, *args):
+        assert recipe.group_size == 4
         trajectory = trajectory_of(np.zeros((12, 4, 1, 1), np.int32), np.ones((12, LENGTH), bool))
         return Trajectory(**{**vars(trajectory), "rewards": jnp.asarray(rewards).reshape(-1)})
 
-    monkeypatch.setattr(evaluation, "generate", generate)
+    monkeypatch.setattr(evaluation, "sample_responses", sample_responses)
     measured = evaluation.evaluate(small_recipe(), {}, Engine(), jax.random.key(0), prompts=3)
     assert {name: float(value) for name, value in measured.items()} == {
         "avg_at_k": pytest.approx(5.5 / 12),

@@ -13,7 +13,8 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from simlab.models import MODELS, init_params
+from simlab.models import MODELS
+from simlab.models.parameters import shapes_of
 from simlab.objectives import get_objective
 from simlab.training.critic import Critic
 from simlab.training.mesh import AXES, shardings
@@ -44,13 +45,9 @@ def numbers(out: str) -> list[str]:
     return [line for line in out.splitlines() if line.startswith("{")]
 
 
-def shapes(model):
-    return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_matrix_is_divided_by_the_whole_mesh(name):
-    params = shapes(replace(MODELS[name], tie_word_embeddings=False))
+    params = shapes_of(replace(MODELS[name], tie_word_embeddings=False))
     for path, sharding in jax.tree.leaves_with_path(shardings(params, MESH)):
         leaf = params
         for part in path:

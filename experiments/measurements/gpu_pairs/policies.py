@@ -20,10 +20,11 @@ from simlab.models.config import MODELS, TransformerConfig
 from simlab.models.parameters import Params
 from simlab.models.transformer import response_logps
 from simlab.rollout import Trajectory
-from simlab.studies.explain import sample_responses
 from simlab.sweeps.start import load_initial_params, read_start
 from simlab.tasks import TASKS
 from simlab.theory.engine_pairs import WIDTH, engine_rows
+from simlab.training.recipe import SamplingRecipe
+from simlab.training.step import sample_responses
 
 TASK = TASKS["add"]()
 GROUP_SIZE = 4
@@ -61,9 +62,10 @@ def train_policy(model: str, seed: int, prompts: int, steps: int) -> Policy:
 @partial(jax.jit, static_argnames=("config", "prompts"))
 def _sample(params: Params, config: TransformerConfig, prompts: int, key: Array) -> Trajectory:
     asked = TASK.prompts(stream(key, "which card prompts"), prompts, "held_out")
-    return sample_responses(
-        params, config, ENGINES["f32"], TASK, stream(key, "which card"), asked, GROUP_SIZE
+    sampling = SamplingRecipe(
+        engine=ENGINES["f32"], task=TASK, model=config, prompts_per_step=prompts, group_size=GROUP_SIZE
     )
+    return sample_responses(sampling, params, stream(key, "which card"), asked)
 
 
 @partial(jax.jit, static_argnames="config")
