@@ -21,9 +21,10 @@ from simlab.engines import Engine, find_engine
 from simlab.models import MODELS, TransformerConfig, logits
 from simlab.models.kv_cache import empty_cache
 from simlab.models.parameters import Params
-from simlab.studies.explain import sample_responses
 from simlab.sweeps.start import load_initial_params, model_of_start, read_start
 from simlab.tasks import PAD_TOKEN_ID, TASKS
+from simlab.training.recipe import SamplingRecipe
+from simlab.training.step import sample_responses
 
 CONTEXTS = 800
 """Maximum number of contexts of a pool."""
@@ -98,8 +99,10 @@ def make_pool(
     params = load_initial_params(read_start(name, config), task, config, 0, Path())
     rng = np.random.default_rng(seed)
     prompts = rng.permutation(task.prompt_set())[: contexts // task.response_length]
-    key = jax.random.key(seed)
-    sampled = _sample(params, config, find_engine("f32"), task, key, jnp.asarray(prompts), 1)
+    sampling = SamplingRecipe(
+        engine=find_engine("f32"), task=task, model=config, prompts_per_step=len(prompts), group_size=1
+    )
+    sampled = jax.jit(sample_responses)(sampling, params, jax.random.key(seed), jnp.asarray(prompts))
     tokens = np.concatenate([prompts, np.asarray(sampled.responses)], axis=1)
     first, mask = prompts.shape[1], np.asarray(sampled.mask)
     policy = _ScoredPolicy(params, config, tokens, first, mask, rng)
@@ -152,9 +155,6 @@ def _config(name: str) -> TransformerConfig:
         return MODELS[model]
     fields = {key: value for key, value in model.items() if key != "name"}
     return replace(MODELS[model["name"]], **fields)
-
-
-_sample = jax.jit(sample_responses, static_argnums=(1, 3, 6))
 
 
 @partial(jax.jit, static_argnums=1)
