@@ -306,10 +306,9 @@ def _attend_by_group(
 
 
 def _mlp(
-    layer: Weights, config: TransformerConfig, engine: Engine, x: Array, replayed: AnyArray | None
+    layer: Weights, _config: TransformerConfig, engine: Engine, x: Array, _replayed: AnyArray | None
 ) -> tuple[Array, None, States]:
     """Return SwiGLU of normed x [B, T, D]: down(silu(gate) up)."""
-    del config, replayed
     both = linear(x, layer["gate_up"], engine.projection)
     activated, gated = _apply_gate(both, engine)
     result = linear(gated, layer["down"], engine.reduced)

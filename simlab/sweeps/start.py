@@ -148,8 +148,7 @@ def _find(name: str) -> Path:
 
 
 @lru_cache(maxsize=64)
-def _digest(path: Path, written: int) -> str:
-    del written  # a file that is written again is read again
+def _digest(path: Path, _written: int) -> str:  # a file that is written again is read again
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -177,9 +176,8 @@ def _describe_model(model: TransformerConfig) -> str:
 
 
 @lru_cache(maxsize=64)
-def _fits(path: Path, written: int, model: TransformerConfig) -> bool:
+def _fits(path: Path, _written: int, model: TransformerConfig) -> bool:
     """Return whether the file holds the parameters of `model`; raise an error for a damaged file."""
-    del written
     try:
         load_tree(path, shapes_of(model))
     except DamagedCheckpointError:
