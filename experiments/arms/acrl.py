@@ -47,8 +47,7 @@ def _two_bits(name: str, loss: str, **numbers: Json) -> Arm:
 
 
 def _two_bit_acrl(name: str, gamma: float, factor: float = 1.0, clip: float = 3.0) -> Arm:
-    controlled = _acrl(f"2 and 1 bits, {name}", gamma, factor, TWO_BITS, clip=clip)
-    return replace(controlled, changes={**controlled.changes, **NEAREST.engines()})
+    return _acrl(f"2 and 1 bits, {name}", gamma, factor, TWO_BITS, clip=clip, **NEAREST.engines())
 
 
 PRINTED_GAMMAS = (0.1, 0.5, 0.65, 0.9, 1.3, 1.7, 2.1, 2.5)

@@ -1,12 +1,11 @@
 """Treatments of arms on chains of 64 terms, with GRPO unless they set another objective.
 
-`experiments.arms.settings` places them. The arms of *hacking*, *lr*, *vexact*; *acrl* adds its own.
+`experiments.arms.settings` places them. They serve *hacking*, *lr* and *vexact*; *acrl* adds its own.
 """
 
 from experiments.arms.changes import (
     EQUAL,
     EXACT_SUMS,
-    FP32_HEAD,
     NEAREST,
     NEAREST_E4M3,
     RATE,
@@ -30,7 +29,6 @@ NO_STABILIZERS = {
 NONE = Arm("no correction")
 BF16 = Arm("BF16 control", {"engines": CONTROL})
 FP16 = Arm("FP16 in both engines", {"engines": "fp16/fp16"})
-HEAD = Arm("fp32 head", TRUNCATED.engines(**FP32_HEAD))
 
 # Corrections and losses.
 TIS = Arm("token TIS", objective("grpo+tis", correction_clip=2.0))
@@ -39,9 +37,7 @@ SEQ_TIS = Arm("sequence TIS", objective("grpo+seq_tis", correction_clip=2.0))
 SEQ_MIS = Arm("sequence MIS", objective("grpo+seq_mis", correction_clip=2.0))
 ICEPOP = Arm("IcePop", objective("grpo+icepop"))
 BYPASS = Arm("bypass mode", {"old_log_probs": "rollout"})
-CISPO = Arm("CISPO", objective("cispo"))
 GSPO = Arm("GSPO", objective("gspo", **CHAIN_CLIP))
-GSPO_TIS = Arm("GSPO, token TIS", objective("gspo+tis", **CHAIN_CLIP))
 DPPO = Arm("DPPO", objective("dppo_tv"))
 IPO = Arm("IPO", objective("ipo"))
 KPOP = Arm("KPop", objective("kpop"))

@@ -86,13 +86,3 @@ EXACT_SUMS = narrow("fp8-e4m3-exact", activations=2, weights=3, rounding="toward
 """The truncated engine with sums that no order or shape changes: bitwise identical on both sides."""
 NEAREST_E4M3 = narrow(NEAREST.inference_engine, 3, 3)
 """E4M3 as it is: three mantissa bits, to nearest."""
-FP32_HEAD = {
-    "lm_head": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
-    "token_softmax": {"logits": "fp32"},
-}
-"""Sites of the inference engine as in MiniMax-M1."""
-FP32_ROUTER = {
-    "router": {"activations": "bf16", "weights": "bf16", "output": "fp32"},
-    "router_weights": "fp32",
-}
-"""Sites of the inference engine as under Megatron's `moe_router_dtype=fp32`."""

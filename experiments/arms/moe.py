@@ -1,20 +1,13 @@
-"""Treatments of MoE alone: a router in float32, routing replay, and engines for policies at rest."""
+"""Treatments of MoE alone: routing replay R3, and engines for policies at rest."""
 
 from dataclasses import replace
 
-from experiments.arms.changes import EQUAL, FP32_ROUTER, NEAREST_E4M3, TRUNCATED
+from experiments.arms.changes import EQUAL, NEAREST_E4M3, TRUNCATED
 from experiments.regimes import CONTROL
 from simlab.core.json_value import Json
 from simlab.studies.arms import Arm
 
-ROUTER = Arm("fp32 router", TRUNCATED.engines(**FP32_ROUTER))
-
-
-def _replay(mode: str) -> Arm:
-    return Arm(mode, {"engines": {**TRUNCATED.engines()["engines"], "replay": mode}})
-
-
-R2, R3 = _replay("R2"), _replay("R3")
+R3 = Arm("R3", {"engines": {**TRUNCATED.engines()["engines"], "replay": "R3"}})
 
 
 def _at_rest(name: str, engines: dict[str, Json]) -> Arm:
