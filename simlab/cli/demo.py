@@ -52,14 +52,16 @@ def demo(
         for bits, reward, mismatch in late[["reward", "rms_log_rho"]].itertuples()
     ]
     show(rows, False, f"Mean over the last quarter of {steps} steps; one initial policy, one seed")
-    figure = result.curves(("rms_log_rho", "reward"), by="infer_mantissa_bits", smooth=5)
+    smooth = max(steps // 10, 1)
+    figure = result.curves(("rms_log_rho", "reward"), by="infer_mantissa_bits", smooth=smooth)
     mismatch, reward = figure.axes
     mismatch.set(title="Mismatch between the engines", ylabel="RMS log rho (nats)", yscale="log")
-    mismatch.legend(title="mantissa bits", frameon=False, fontsize="small")
+    # Between the curves of 4 and of 21 bits, where nothing is drawn.
+    mismatch.legend(title="mantissa bits", loc="center", ncols=2, frameon=False, fontsize="small")
     reward.set(title="Reward of the policy")
     figure.savefig(out / "demo.png", dpi=150)
     typer.echo(
         "Fewer mantissa bits: a larger mismatch between the engines, and less reward. "
-        f"Curves: {out / 'demo.png'}\n"
+        f"Curves (moving means over {smooth} step{'s' * (smooth > 1)}): {out / 'demo.png'}\n"
         "Next: simlab sweep examples/first_sweep.toml, simlab claims, simlab list notebooks"
     )
