@@ -27,6 +27,7 @@ EXPERIMENTS: dict[str, str] = {
     "acrl_variants": "experiments.papers.acrl:ACRL_VARIANTS",
     "spelling_dynamics": "experiments.papers.cancel:SPELLING_DYNAMICS",
     "moe_dynamics": "experiments.studies.moe_dynamics",
+    "moe_noise": "experiments.papers.hacking:MOE_NOISE",
     "lr_on_policy": "experiments.papers.lr:LR_ON_POLICY",
     "e4m3_dynamics": "experiments.papers.acrl:E4M3_DYNAMICS",
     "e4m3_moe_dynamics": "experiments.papers.acrl:E4M3_MOE_DYNAMICS",

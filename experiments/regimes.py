@@ -80,6 +80,12 @@ STEADY_CHAINS = replace(
     learning_rate=_STEADY,
     untreated="chain, MoE at 0.0004: no correction",
 )
+NOISY_CHAINS = replace(
+    STEADY_CHAINS,
+    name="chains, dense and MoE at 4e-4, fixed weight noise",
+    formats="float32 / float32 with noise on the weights, RMS log rho of 0.25 nats at first",
+    untreated="chain, MoE at 0.0004: fixed weight noise",
+)
 MOE_CHAINS = replace(STEADY_CHAINS, name="chains, MoE at 4e-4, truncation", model=_EXPERTS)
 MOE_AT_REST = Regime(
     "chains, MoE at rest",

@@ -1,4 +1,4 @@
-"""Arms whose injected noise is at each step as large as the mismatch of another arm, or larger."""
+"""Arms with injected noise as large as the mismatch of another arm, or larger, at each step or at first."""
 
 from experiments.arms.chains import NONE
 from experiments.arms.changes import EQUAL
@@ -6,6 +6,8 @@ from simlab.studies.arms import Arm
 
 LARGER, LARGER_WEIGHTS = 1.5, 1.75
 """With 1.5 fresh weight noise was not shown to be a quarter larger than fixed noise (`LOG.md`)."""
+FIRST_MISMATCH = 0.25
+"""RMS log rho in nats with which MoE begin under truncation, on average; dense policies begin with 0.38."""
 
 
 def _following_noise(kind: str, words: str, factor: float = 1.0) -> Arm:
@@ -20,3 +22,9 @@ LARGER_FRESH, LARGER_RECENT, LARGER_FIXED = (
 )
 FRESH_WEIGHTS = _following_noise("fresh_weight", f"{LARGER_WEIGHTS:g} times as large", LARGER_WEIGHTS)
 FIXED_WEIGHTS = _following_noise("fixed_weight", "as large")
+EQUAL_AT_FIRST = Arm(
+    "fixed weight noise",
+    {"engines": EQUAL, "sampling.noise": {"kind": "fixed_weight", "scale": 1.0}},
+    noise_mismatch=FIRST_MISMATCH,
+)
+"""Of the kinds of noise this one harms as truncation does (`LOG.md`, `weight_noise`)."""

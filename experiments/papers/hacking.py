@@ -2,10 +2,11 @@
 
 Experiments: `hacking_dynamics` runs chains of 64 terms at the truncated noise level of *acrl*, at which a
 run without correction collapses, and `rare_weights` GSPO without its rarest tokens. `moe_dynamics` compares
-MoE with dense models. `softmax`, `theory` and `theory_survival` compute without training.
+MoE with dense models under the same truncation, `moe_noise` at the same mismatch. `softmax`, `theory` and
+`theory_survival` compute without training.
 """
 
-from experiments.arms import chains
+from experiments.arms import chains, noise
 from experiments.arms.forks import EARLY_FORK, FORK, FORK_BF16, FORK_OTHER_DATA, FORK_SEQ_TIS
 from experiments.arms.settings import at_steady_rate, from_new_policies, on_chains, with_moe
 from experiments.papers.shared import (
@@ -13,6 +14,7 @@ from experiments.papers.shared import (
     FACTOR,
     FIVE_PERCENT_OF_RHO,
     GROWS,
+    LEARNED,
     LOSS,
     ONE_CHUNK,
     QUARTER_MORE,
@@ -26,7 +28,14 @@ from experiments.papers.shared import (
     recovers,
     trial,
 )
-from experiments.regimes import CHAINS, GAUSSIAN_NOISE, GSPO_CHAINS, NEW_CHAINS, STEADY_CHAINS
+from experiments.regimes import (
+    CHAINS,
+    GAUSSIAN_NOISE,
+    GSPO_CHAINS,
+    NEW_CHAINS,
+    NOISY_CHAINS,
+    STEADY_CHAINS,
+)
 from experiments.studies.stages import training_experiment
 from simlab.studies import estimands as m
 from simlab.studies.arms import Arm
@@ -60,6 +69,8 @@ DIAGNOSTICS = {
 # Arms of moe_dynamics.
 MOE, MOE_BF16 = with_moe(chains.NONE), with_moe(chains.BF16)
 DENSE, DENSE_BF16 = at_steady_rate(chains.NONE), at_steady_rate(chains.BF16)
+# Arms of moe_noise, besides both BF16 controls.
+NOISY_MOE, NOISY_DENSE = with_moe(noise.EQUAL_AT_FIRST), at_steady_rate(noise.EQUAL_AT_FIRST)
 # Estimands.
 J_WITH_STEP = m.rank_correlation("hacking_j", "step", "J and the step", m.View.diagnostic)
 J_LATE = m.diagnostic_late("hacking_j", "J with the weights of delta = 2")
@@ -290,7 +301,21 @@ CLAIMS = (
                 because="the MoE must not begin with more noise: " + CHANGES),
             regime=STEADY_CHAINS,
             note="Policies of both that have learned the task, paired in their order; the router is that of "
-            "a BF16 inference engine.")),
+            "a BF16 inference engine."),
+        trial("moe_noise",
+            primary(LEARNED, excess(NOISY_MOE, MOE_BF16, NOISY_DENSE, DENSE_BF16), "negative", LOSS,
+                because=TEN_POINTS),
+            secondary(m.GROWTH, excess(NOISY_MOE, MOE_BF16, NOISY_DENSE, DENSE_BF16), "positive", FACTOR,
+                because=GROWS),
+            manipulation(m.FIRST_MISMATCH, minus(NOISY_MOE, NOISY_DENSE), "zero", QUARTER_MORE,
+                because="as large: " + CHANGES),
+            loses(NOISY_MOE, MOE_BF16, LEARNED),
+            regime=NOISY_CHAINS,
+            note="The inference engine has weights with fixed relative noise, those of the router included. "
+            "Its scale is measured for each policy, so that both of a pair begin with the same RMS log rho, "
+            "and stays constant. The pairs are those of `moe_dynamics`. A pilot from other policies, three "
+            "dense ones and one MoE that had learned the task, showed that the scales reach the mismatch and "
+            "that both models lose reward.")),
     dynamics("H17", "With the mismatch, entropy collapses in some runs and surges in others",
         "App. D.1",
         trial("hacking_dynamics",
@@ -336,5 +361,13 @@ RARE_WEIGHTS = training_experiment(
     CLAIMS,
     minutes=12.0,
     baseline=GSPO,
+    shared_diagnostics=("both engines",),
+)
+MOE_NOISE = training_experiment(
+    "moe_noise",
+    "Do MoE lose more reward than dense models to weight noise with which both begin at one mismatch?",
+    CLAIMS,
+    minutes=25.0,
+    baseline=NOISY_MOE,
     shared_diagnostics=("both engines",),
 )

@@ -15,7 +15,7 @@ from experiments.arms.settings import on_chains, with_moe
 from experiments.regimes import E4M3_CHAINS, E4M3_MOE_CHAINS
 from simlab.studies.arms import Arm
 from simlab.studies.contrasts import CollapseRate, Compares, Share, ShareDifference, minus
-from simlab.studies.estimands import REWARD, Estimand
+from simlab.studies.estimands import REWARD, Estimand, diagnostic_late
 from simlab.studies.records import (
     COLLAPSE,
     EXACT_SUMS,
@@ -33,6 +33,9 @@ from simlab.studies.records import (
 FIFTH, HALF = 0.2, 0.5
 FACTOR, QUARTER_MORE = log(1.5), log(1.25)
 LOSS, REWARDS = 0.1, 0.05
+
+LEARNED = diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
+"""Noise lowers the reward of the inference engine whether or not it harms training."""
 
 FIFTH_OF_LOSS = "a fifth of the loss"
 MOST_OF_LOSS = "prevents: at least half of the loss is recovered"

@@ -19,6 +19,7 @@ from experiments.papers.shared import (
     FACTOR,
     FIVE_POINTS,
     HALF,
+    LEARNED,
     LOSS,
     QUARTER_MORE,
     REWARDS,
@@ -86,7 +87,6 @@ WEIGHTS_FIXED = from_new_policies(noise.FIXED_WEIGHTS)
 NEW_TIS, NEW_BYPASS = from_new_policies(chains.TIS), from_new_policies(chains.BYPASS)
 NEW_IDENTICAL = from_new_policies(chains.IDENTICAL)
 NEW_LOSS = loses(NEW_NONE, NEW_BF16, m.HELD_OUT_REWARD)
-LEARNED = m.diagnostic_late("held_out_train", "reward on held-out prompts under the training engine")
 LARGER_COSTS = FIVE_POINTS + "; the larger mismatch costs more"
 LARGER_LOSES = TEN_POINTS + "; the larger mismatch costs more"
 

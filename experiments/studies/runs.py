@@ -25,6 +25,8 @@ from simlab.sweeps.start import load_initial_params, policy_sha256
 from simlab.training.recipe import Recipe, TrainState, initial_state
 
 CHUNK = 10
+NOISE_SCALES = tuple(0.01 * 1.5**number for number in range(10))
+"""Scales of noise at which the mismatch is measured: 0.01 to 0.38."""
 CHANGING = ("rms_log_rho", "abs_seq_log_ratio", "entropy", "grad_norm", "reward")
 SMOKE_RUNS_PER_BATCH = 4
 BLOCK = 8
@@ -108,11 +110,16 @@ def block_specs(arm: Arm, block: int | None, smoke: bool) -> list[RunSpec]:
 def list_specs(run: ExperimentContext, arms: Sequence[Arm], block: int | None) -> list[RunSpec]:
     """Return the runs of the arms from a block of initial policies, or all.
 
-    The reference X of an ACRL run is measured for it, in the first steps of another arm.
+    The reference X of an ACRL run is measured for it, in the first steps of another arm. So is the scale of
+    the noise of an arm with `noise_mismatch`, in its own first steps.
     """
     sources = dict.fromkeys(arm.x_from for arm in arms if arm.x_from is not None)
     first = {arm: first_discrepancies(run, arm, block) for arm in sources}
-    specs = [spec for arm in arms for spec in block_specs(arm, block, run.smoke)]
+    by_arm = [
+        block_specs(arm, block, run.smoke) if arm.noise_mismatch is None else scaled_specs(run, arm, block)
+        for arm in arms
+    ]
+    specs = [spec for each in by_arm for spec in each]
     return [spec if spec.arm.x_from is None else with_reference(spec, first) for spec in specs]
 
 
@@ -211,6 +218,49 @@ def first_discrepancies(run: ExperimentContext, arm: Arm, block: int | None) -> 
     )
     means = early.groupby("initial_policy")["discrepancy"].mean()
     return {str(key): float(f"{value:.3g}") for key, value in means.items()}
+
+
+def scaled_specs(run: ExperimentContext, arm: Arm, block: int | None) -> list[RunSpec]:
+    """Return the runs of an arm with `noise_mismatch`; the manifest records the scales of their noise.
+
+    The RMS log rho of the first chunk is measured at `NOISE_SCALES` and interpolated, both in logarithms.
+    The noise of each initial policy has a seed of its own, so that no result rests on one draw.
+    """
+    assert arm.noise_mismatch is not None
+    kind, numbers = arm.changes["sampling.noise"]["kind"], list(arm.initial_policies)
+
+    def with_scale(spec: RunSpec, scale: float, **changes: Json) -> RunSpec:
+        noise = {"kind": kind, "scale": scale, "seed": numbers.index(spec.initial_policy)}
+        return replace(spec, changes={**spec.changes, "sampling.noise": noise, **changes})
+
+    specs = block_specs(arm, block, run.smoke)
+    short = [with_scale(spec, scale, steps=CHUNK) for spec in specs for scale in NOISE_SCALES]
+    tables = run_sweep(run, short)
+    means = tables["steps"].groupby("run")["rms_log_rho"].mean().loc[tables["runs"]["run"]]
+    curves = means.to_numpy(float).reshape(len(specs), len(NOISE_SCALES))
+    scales = [scale_at(arm.noise_mismatch, curve) for curve in curves]
+    recorded = run.config.get("noise_scales", {})
+    by_policy = {spec.initial_policy: scale for spec, scale in zip(specs, scales, strict=True)}
+    run.configure(noise_scales=recorded | {arm.id: recorded.get(arm.id, {}) | by_policy})
+    return [with_scale(spec, scale) for spec, scale in zip(specs, scales, strict=True)]
+
+
+def scale_at(mismatch: float, measured: np.ndarray) -> float:
+    """Return the scale of the noise at which the RMS log rho is `mismatch`, to three digits.
+
+    `measured` is the RMS log rho at each of `NOISE_SCALES`, float [scales], in nats.
+
+    Raises:
+        ValueError: If no scale is that large or that small.
+    """
+    if not measured[0] <= mismatch <= measured[-1]:
+        raise ValueError(
+            f"noise_mismatch must be between {measured[0]:.3g} and {measured[-1]:.3g} nats, those of the "
+            f"noise scales {NOISE_SCALES[0]:g} and {NOISE_SCALES[-1]:.3g}, got {mismatch:g}."
+        )
+    # Sampling makes the measured curve uneven where it is flat.
+    rising = np.maximum.accumulate(np.log(measured))
+    return float(f"{np.exp(np.interp(np.log(mismatch), rising, np.log(NOISE_SCALES))):.3g}")
 
 
 def summarize_chunks(steps: Frame) -> Frame:

@@ -40,6 +40,8 @@ class Arm:
         noise_follows: the arm whose RMS log rho sets the scale of the injected noise, step by step, same
             initial policy and seed.
         noise_factor: the RMS log rho that the noise aims at, in multiples of that of `noise_follows`.
+        noise_mismatch: RMS log rho in nats of the first steps; the scale of the injected noise, which stays
+            constant in a run, is measured so that each initial policy begins with it.
         own_objective: the name of an objective that no catalog holds and no config can name.
     """
 
@@ -54,6 +56,7 @@ class Arm:
     forked_from: "Arm | None" = None
     noise_follows: "Arm | None" = None
     noise_factor: float = 1.0
+    noise_mismatch: float | None = None
     own_objective: str = ""
 
     def __hash__(self) -> int:
@@ -107,6 +110,8 @@ class Arm:
             flat["objective"] = self.own_objective
         if self.forked_from:
             flat["forked_from"] = self.forked_from.id
+        if self.noise_mismatch is not None:
+            flat["sampling.noise.scale"] = f"that of an RMS log rho of {self.noise_mismatch:g} nats at first"
         if self.noise_follows:
             multiple = "" if self.noise_factor == 1 else f"{self.noise_factor:g} x "
             followed = f"{multiple}the RMS log rho of {self.noise_follows}"
@@ -117,12 +122,14 @@ class Arm:
         """Return the columns of the table `runs` that select this arm.
 
         `noise_kind` and `noise_level` describe what the inference engine adds to the training engine: the
-        scale of injected noise, or the fewest mantissa bits of its activations and weights.
+        scale of injected noise or its `noise_mismatch`, or the fewest mantissa bits of its activations and
+        weights.
         """
         flat = self.config(base)
         recipe = recipe_of(run_config(base, self.changes))
         train, infer = _engine_names(flat["engines"], recipe.engines)
         kind, level = _describe_noise(recipe)
+        level = level if self.noise_mismatch is None else self.noise_mismatch
         names = ("task", "model", "objective", "schedule", "optimizer.learning_rate", "minibatches")
         chosen = {name.rpartition(".")[2]: flat[name] for name in (*names, "old_log_probs")}
         numbers = {"hidden_size": int(recipe.model.hidden_size), "noise_level": level}

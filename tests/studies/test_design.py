@@ -87,3 +87,10 @@ def test_differences_of_derived_fields_name_the_other_arm():
     assert changes["objective.acrl_reference"] == (None, "2 x first discrepancy of none")
     assert changes["forked_from"] == (None, "none")
     assert changes["objective.acrl_gamma"][0] is None
+
+
+def test_a_measured_scale_of_the_noise_is_described():
+    noise = {"sampling.noise": {"kind": "fixed_weight", "scale": 1.0}}
+    arms = {"none": Arm("none"), "noise": Arm("noise", noise, noise_mismatch=0.25)}
+    changes = Design(BASE, arms, "none").differences("noise")
+    assert changes["sampling.noise.scale"] == (None, "that of an RMS log rho of 0.25 nats at first")
