@@ -17,6 +17,7 @@ EXPERIMENTS: dict[str, str] = {
     "vexact_dynamics": "experiments.papers.vexact:VEXACT_DYNAMICS",
     "acrl_dynamics": "experiments.papers.acrl:ACRL_DYNAMICS",
     "acrl_nearest": "experiments.papers.acrl:ACRL_NEAREST",
+    "acrl_difficulty": "experiments.papers.acrl:ACRL_DIFFICULTY",
     "grpo_variants": "experiments.papers.recent:GRPO_VARIANTS",
     "routing_replay": "experiments.papers.recent:ROUTING_REPLAY",
     "remedies": "experiments.papers.recent:REMEDIES",

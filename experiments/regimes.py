@@ -59,6 +59,7 @@ NEAREST_CHAINS = replace(
     untreated="chain: 2 and 1 bits",
 )
 NEAREST_CLIP_5 = replace(NEAREST_CHAINS, name="chains, 2 and 1 bits to nearest, weights up to 5")
+NEAREST_BY_DIFFICULTY = replace(NEAREST_CHAINS, name="chains, 2 and 1 bits to nearest, prompts by difficulty")
 DAPO_PPO_CHAINS = replace(CHAINS, name="chains, DAPO and PPO, truncation", untreated="chain: DAPO")
 FP16_CHAINS = replace(
     CHAINS,

@@ -40,6 +40,7 @@ from experiments.regimes import (
     CHAINS,
     DAPO_PPO_CHAINS,
     E4M3_CHAINS,
+    NEAREST_BY_DIFFICULTY,
     NEAREST_CHAINS,
     NEAREST_CLIP_5,
     STEADY_CHAINS,
@@ -98,6 +99,9 @@ HELD_OUT = {
     engine: m.diagnostic_late(f"held_out_{engine.lower()}", f"reward on held-out prompts under {engine}")
     for engine in ("FP8", "BF16")
 }
+HARDEST = m.diagnostic_late(
+    "held_out_fp8_hardest", "reward on the hardest quarter of held-out prompts under FP8"
+)
 RARE_TRAIN, COMMON_TRAIN, RARE_INFER, COMMON_INFER = (
     m.share_higher(group, engine) for engine in ("train", "infer") for group in ("rare", "common")
 )
@@ -313,6 +317,22 @@ CLAIMS = (
             ),
             regime=NEAREST_CHAINS,
             note="gamma 0.65 and weights up to 3, as printed; sequence MIS."),
+        trial("acrl_difficulty",
+            primary(HARDEST, minus(ACRL_3, TIS_3), "positive", REWARDS, because=FIVE_POINTS),
+            *(
+                secondary(HARDEST, minus(ACRL_3, other), "positive", REWARDS, because=FIVE_POINTS)
+                for other in (SEQ_MIS_3, BF16)
+            ),
+            *(
+                secondary(estimand, minus(ACRL_3, other), "positive", REWARDS, because=FIVE_POINTS)
+                for estimand in HELD_OUT.values()
+                for other in (TIS_3, BF16)
+            ),
+            loses(TWO_BITS, BF16, HELD_OUT["BF16"]),
+            regime=NEAREST_BY_DIFFICULTY,
+            note="Prompts for which the initial policy has the least reward, in place of the paper's harder "
+            "benchmarks (Tab. 3); all prompts under both inference engines in place of MMLU-Pro (Tab. 12, "
+            "13). The policies are those of `acrl_nearest`."),
         *in_e4m3(lambda none, bf16, tis, mis, acrl: (
             primary(m.HELD_OUT_REWARD, minus(acrl, tis), "positive", REWARDS, because=FIVE_POINTS),
             *(
@@ -409,6 +429,15 @@ ACRL_NEAREST = training_experiment(
     baseline=TWO_BITS,
     smoke=(ACRL_3,),
     diagnostics=dict.fromkeys((TWO_BITS, BF16), ("by either engine",)),
+)
+ACRL_DIFFICULTY = training_experiment(
+    "acrl_difficulty",
+    "Rounded to nearest, does ACRL end with more reward than token TIS on hard and on easy prompts?",
+    CLAIMS,
+    minutes=20.0,
+    baseline=TWO_BITS,
+    smoke=(ACRL_3,),
+    shared_diagnostics=("by difficulty",),
 )
 E4M3_DYNAMICS = training_experiment(
     "e4m3_dynamics",

@@ -12,6 +12,7 @@ from jax import Array
 from experiments.arms.changes import NEAREST, NEAREST_E4M3
 from experiments.regimes import BASE
 from simlab.engines import Engine, find_engine
+from simlab.engines.constant import ConstantEngine
 from simlab.metrics import METRICS, OBJECTIVE_METRICS, energy_by_frequency
 from simlab.models.parameters import Params
 from simlab.objectives import TokenBatch, get_objective, token_coefficients
@@ -21,7 +22,7 @@ from simlab.objectives.ratios import SignAwareClip
 from simlab.rollout.trajectory import Trajectory
 from simlab.sweeps import recipe_of, run_config
 from simlab.training.diagnostics import DIAGNOSTICS, DiagnosticContext, score_norms
-from simlab.training.evaluation import evaluate
+from simlab.training.evaluation import evaluate, rewards_by_prompt
 from simlab.training.step import learn, score
 
 Diagnostic = Callable[[DiagnosticContext], Mapping[str, Array]]
@@ -31,6 +32,8 @@ FP8, E4M3 = (
     for formats in (NEAREST, NEAREST_E4M3)
 )
 HELD_OUT = 16  # prompts, each with a group of responses
+QUARTERS = ("hardest", "harder", "easier", "easiest")
+"""Of the held-out prompts, by the reward of the initial policy."""
 
 
 def reward(context: DiagnosticContext) -> dict[str, Array]:
@@ -137,6 +140,29 @@ def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     return _evaluate_under(context, fp8=FP8, bf16=find_engine("bf16"))
 
 
+def by_difficulty(context: DiagnosticContext, prompts: int = 64) -> dict[str, Array]:
+    """`held_out_fp8_hardest` to `held_out_bf16_easiest`: reward by quarter of the prompts and by engine.
+
+    A prompt is hard if the initial policy has a small reward for it under the training engine. `held_out_fp8`
+    and `held_out_bf16` are the means over all prompts.
+
+    Reference: acrl Tab. 3, 12, 13. Deviation: prompts of one task by difficulty in place of benchmarks.
+    """
+    recipe = context.recipe
+    assert context.base is not None
+
+    def rewards(params: Params, engine: Engine | ConstantEngine) -> Array:
+        return jnp.mean(rewards_by_prompt(recipe, params, engine, context.key, prompts=prompts), axis=1)
+
+    order = jnp.argsort(rewards(context.base, recipe.engines.train))
+    measured = {}
+    for name, engine in {"fp8": FP8, "bf16": find_engine("bf16")}.items():
+        quarters = jnp.mean(rewards(context.params, engine)[order].reshape(len(QUARTERS), -1), axis=1)
+        measured |= {f"held_out_{name}_{quarter}": quarters[i] for i, quarter in enumerate(QUARTERS)}
+        measured[f"held_out_{name}"] = jnp.mean(quarters)
+    return measured
+
+
 def both_engines(context: DiagnosticContext, prompts: int = HELD_OUT) -> dict[str, Array]:
     """`held_out_infer`, `held_out_train`: reward on held-out prompts when either engine samples."""
     engines = context.recipe.engines
@@ -211,6 +237,7 @@ DIAGNOSTIC_CATALOG: dict[str, Diagnostic] = {
     "curvature": DIAGNOSTICS["curvature"],
     "KL to base": DIAGNOSTICS["kl_to_base"],
     "held out": evaluate_held_out,
+    "by difficulty": by_difficulty,
     "held-out prompts": DIAGNOSTICS["held_out"],
     "both engines": both_engines,
     "both engines, 32 prompts": partial(both_engines, prompts=32),

@@ -38,13 +38,28 @@ def evaluate(
         `avg_at_k`, the mean reward; `pass_at_1`, the fraction of all responses that pass; `pass_at_k`, the
         fraction of prompts with a response that passes. Where rewards are 0 or 1, the first two are equal.
     """
-    sampling = replace(sampling_recipe(recipe), engine=release_constants(engine), vocabulary=False)
-    drawn = recipe.task.prompts(stream(key, "prompts"), prompts, "held_out")
-    sampled = sample_responses(sampling, params, key, drawn)
-    by_prompt = sampled.rewards.reshape(prompts, recipe.group_size)
+    by_prompt = rewards_by_prompt(recipe, params, engine, key, prompts=prompts)
     passes = (by_prompt >= 1).astype(jnp.float32)
     return {
         "avg_at_k": jnp.mean(by_prompt),
         "pass_at_1": jnp.mean(passes),
         "pass_at_k": jnp.mean(jnp.max(passes, axis=1)),
     }
+
+
+def rewards_by_prompt(
+    recipe: Recipe,
+    params: Params,
+    engine: Engine | ConstantEngine,
+    key: Array,
+    *,
+    prompts: int,
+) -> Float[Array, "prompts k"]:
+    """Return the rewards of k = `recipe.group_size` responses to each held-out prompt.
+
+    Equal keys draw equal prompts. The arguments are those of `evaluate`.
+    """
+    sampling = replace(sampling_recipe(recipe), engine=release_constants(engine), vocabulary=False)
+    drawn = recipe.task.prompts(stream(key, "prompts"), prompts, "held_out")
+    sampled = sample_responses(sampling, params, key, drawn)
+    return sampled.rewards.reshape(prompts, recipe.group_size)

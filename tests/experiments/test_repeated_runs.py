@@ -106,6 +106,26 @@ def test_asym_of_the_last_minibatch(objective, right, wrong, beyond, before_clip
     assert 0 <= seen["push_frequent"] <= seen["push"]
 
 
+def test_difficulty_is_the_reward_of_the_initial_policy(monkeypatch):
+    initial, trained, fp8_costs = jnp.array([[0.7], [0.1], [0.5], [0.3]]), 0.2, 0.1
+
+    def rewards_by_prompt(recipe, params, engine, key, prompts):
+        assert prompts == len(initial)
+        assert key == context.key
+        costs = fp8_costs if engine is diagnostics.FP8 else 0.0
+        two_responses = jnp.array([[-0.05, 0.05]])
+        return initial + two_responses + params - costs
+
+    monkeypatch.setattr(diagnostics, "rewards_by_prompt", rewards_by_prompt)
+    recipe: Any = SimpleNamespace(engines=SimpleNamespace(train=None))
+    context: Any = SimpleNamespace(recipe=recipe, base=0.0, params=trained, key="a key")
+    seen = diagnostics.by_difficulty(context, prompts=len(initial))
+    for engine, costs in (("fp8", fp8_costs), ("bf16", 0.0)):
+        quarters = [float(seen[f"held_out_{engine}_{quarter}"]) for quarter in diagnostics.QUARTERS]
+        assert quarters == pytest.approx([each + trained - costs for each in (0.1, 0.3, 0.5, 0.7)])
+        assert float(seen[f"held_out_{engine}"]) == pytest.approx(np.mean(quarters))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_programs")
 def test_last_minibatch_follows_the_updates_before_it():
