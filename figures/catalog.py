@@ -3,16 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from figures import (
-    benchmarks,
-    format_error,
-    gpu_pairs,
-    leaderboards,
-    mismatch,
-    real_engines,
-    softmax,
-    theory,
-)
+from figures import benchmarks, format_error, gpu_pairs, leaderboards, mismatch, real_engines, softmax, theory
 from figures.figure_spec import FigureSpec
 from figures.kinds import Bars, Curves, Custom, Forest, Leveled, Panel
 from figures.series import measure
@@ -103,7 +94,7 @@ AGREEING = (NEW_NONE, *arms(NEW, "bypass mode", "identical engines"), NEW_BF16)
 NOISY_PANELS, TRUNCATION = (replace(MISMATCH, log=True), LEARNED), "truncation, no correction"
 MODELS = {
     f"{prefix} at 0.0004: {name}": f"{model}: {name}"
-    for name in ("no correction", "ACRL 0.35", "BF16 control")
+    for name in ("no correction", "ACRL 0.35", "fixed weight noise", "BF16 control")
     for prefix, model in (("chain", "dense"), ("chain, MoE", "MoE"))
 }
 RLOO, RLOO_BF16 = "chain: RLOO", "chain: RLOO, BF16"
@@ -139,6 +130,11 @@ RECOVERY = Leveled(
 )
 STEPS = "log of the steps to a gain of 0.15, minus GSPO"
 HELD_OUT_MINUS_GSPO = "held-out reward minus GSPO"
+PROMPTS = {"hardest quarter": "_hardest", "easiest quarter": "_easiest", "all prompts": ""}
+UNDER_FP8, UNDER_BF16 = (
+    {name: measure(m.diagnostic_late(f"held_out_{engine}{part}", name)) for name, part in PROMPTS.items()}
+    for engine in ("fp8", "bf16")
+)
 VALIDATED, HELD_OUT_E4M3, HELD_OUT_F32 = (
     measure(m.diagnostic_late(column, "held-out reward"))
     for column in ("held_out_avg_at_k", "held_out_infer", "held_out_train")
@@ -337,6 +333,10 @@ FIGURES: dict[str, FigureSpec] = {
         Forest(BF16, {"final reward minus BF16": FINAL_REWARD,
             "final mean $|\\pi_{train} - \\pi_{infer}|$ minus BF16": FINAL_DISCREPANCY}, 1.9),
         "acrl Tab. 2", ("A2",)),
+    "acrl_tab3": FigureSpec("acrl_difficulty",
+        "Held-out reward on the hardest prompts, rollouts with 2 and 1 bits to nearest, minus BF16 rollouts",
+        Forest(BF16, {"inference with 2 and 1 bits": UNDER_FP8["hardest quarter"],
+            "BF16 inference": UNDER_BF16["hardest quarter"]}, 1.9), "acrl Tab. 3", ("A13",)),
     "acrl_tab4": FigureSpec("acrl_algorithms",
         "Final reward and discrepancy of DAPO and PPO under truncation, minus the same with BF16",
         Forest(ALGORITHMS, {"held-out reward minus BF16": measure(m.HELD_OUT_REWARD),
@@ -353,10 +353,19 @@ FIGURES: dict[str, FigureSpec] = {
         "acrl Tab. 5", ("A13", "A10")),
     "moe_and_dense": FigureSpec("moe_dynamics", "Dense and MoE policies at one noise level",
         Curves((REWARD, MISMATCH), height=2.6, labels=MODELS), claims=("H16", "A10")),
+    "moe_noise": FigureSpec("moe_noise",
+        "Mismatch and held-out reward of dense and MoE policies that begin with the same mismatch",
+        Curves(NOISY_PANELS, height=2.6, labels=MODELS), claims=("H16",)),
     "acrl_tab6": FigureSpec(E4M3_RUNS,
         "Held-out reward with E4M3 and float32 inference after E4M3 rollouts, minus the BF16 control",
         Forest(E4M3_BF16, {"held-out reward (E4M3 inference) minus BF16": HELD_OUT_E4M3,
             "held-out reward (float32 inference) minus BF16": HELD_OUT_F32}, 1.9), "acrl Tab. 6", ("A13",)),
+    "acrl_tab12": FigureSpec("acrl_difficulty",
+        "Held-out reward by difficulty, inference and rollouts with 2 and 1 bits, minus BF16 rollouts",
+        Forest(BF16, UNDER_FP8, 1.9), "acrl Tab. 12", ("A13",)),
+    "acrl_tab13": FigureSpec("acrl_difficulty",
+        "Held-out reward by difficulty, BF16 inference, rollouts with 2 and 1 bits, minus BF16 rollouts",
+        Forest(BF16, UNDER_BF16, 1.9), "acrl Tab. 13", ("A13",)),
     "acrl_tab7": FigureSpec(NEAREST,
         "ACRL with a reference X that is 25% off, 2 and 1 bits to nearest, minus ACRL with the correct X",
         Forest(NEAREST_GAMMAS[2], {"final reward minus correct X": FINAL_REWARD,

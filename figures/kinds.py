@@ -26,7 +26,7 @@ DOT: dict[str, Any] = {"ms": 2.8, "mew": 0.2, "mec": "white", "zorder": 4, "clip
 CUT: dict[str, Any] = {"ms": 4, "mew": 0, "clip_on": False, "ls": "none", "zorder": 5}
 CUTS = {"x": "<>", "y": "v^"}
 """Triangles at the ends of an interval that goes on beyond the axis."""
-BEYOND = "triangles: interval beyond the axis"
+BEYOND = "triangles: beyond the axis"
 UNBOUNDED = "no bar: unbounded interval"
 Marks = list[tuple[Any, Mapping[str, Any]]]
 """Numbers along a bar, and their style."""
