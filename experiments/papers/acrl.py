@@ -434,7 +434,7 @@ ACRL_DIFFICULTY = training_experiment(
     "acrl_difficulty",
     "Rounded to nearest, does ACRL end with more reward than token TIS on hard and on easy prompts?",
     CLAIMS,
-    minutes=20.0,
+    minutes=36.0,
     baseline=TWO_BITS,
     smoke=(ACRL_3,),
     shared_diagnostics=("by difficulty",),

@@ -135,7 +135,7 @@ def discrepancy_under(context: DiagnosticContext, name: str, engine: Engine) -> 
 def evaluate_held_out(context: DiagnosticContext) -> dict[str, Array]:
     """`held_out_fp8`, `held_out_bf16`: reward on held-out prompts by inference engine.
 
-    Reference: acrl Tab. 6, 12, 13. Deviation: other prompts of the same task; the policy knows one task.
+    Reference: acrl Tab. 6. Deviation: other prompts of the same task; the policy knows one task.
     """
     return _evaluate_under(context, fp8=FP8, bf16=find_engine("bf16"))
 
