@@ -124,7 +124,7 @@ def test_figures_accept_the_papers_name(tmp_path):
     ("arguments", "message"),
     [
         (["run", "sofmax"], r"unknown experiment 'sofmax'; did you mean 'softmax'\? allowed: "),
-        (["figures", "acrl Tab. 3"], r"acrl Tab. 3 is not drawn: benchmarks of real models; `acrl_tab1`"),
+        (["figures", "hacking Fig. 11"], r"hacking Fig. 11 is not drawn: a sketch; `hacking_fig5`"),
         (["figures", "nothing"], r"unknown figure 'nothing'; .*allowed: .*format_error"),
         (
             ["figures", "format_error", "--results", "/nowhere"],
