@@ -131,7 +131,7 @@ def render(draw: Callable[[Results], Figure], results: Results, folder: Path, na
         plt.close(figure)
     # A palette takes a quarter of the bytes. This method keeps the colors of small marks, which median cut
     # loses; k-means then restores those of large areas.
-    colors = {"colors": 256, "method": Image.Quantize.MAXCOVERAGE, "kmeans": 3, "dither": Image.Dither.NONE}
+    colors = {"colors": 192, "method": Image.Quantize.MAXCOVERAGE, "kmeans": 3, "dither": Image.Dither.NONE}
     image = Image.open(pixels).convert("RGB").quantize(**colors)
     image.save(png, optimize=True, dpi=(RC["savefig.dpi"],) * 2)
     return [png, svg]
