@@ -1,4 +1,4 @@
-"""Arms with injected noise as large as the mismatch of another arm, or larger, at each step or at first."""
+"""Arms whose injected noise makes a given mismatch: at each step that of another arm, or one at first."""
 
 from experiments.arms.chains import NONE
 from experiments.arms.changes import EQUAL

@@ -365,7 +365,7 @@ RARE_WEIGHTS = training_experiment(
 )
 MOE_NOISE = training_experiment(
     "moe_noise",
-    "Do MoE lose more reward than dense models to weight noise with which both begin at one mismatch?",
+    "Do MoE lose more reward than dense models to weight noise if both begin with the same mismatch?",
     CLAIMS,
     minutes=25.0,
     baseline=NOISY_MOE,

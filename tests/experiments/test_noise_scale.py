@@ -33,7 +33,7 @@ def test_each_policy_begins_with_noise_of_its_own_scale(tmp_path, monkeypatch):
     asked = []
 
     def measure(run, wanted):
-        """Return an RMS log rho of the scale times the number of the policy, plus one."""
+        """Return an RMS log rho of the scale times the number of the policy, counted from one."""
         asked.extend(spec.changes["steps"] for spec in wanted)
         noises = [spec.changes["sampling.noise"] for spec in wanted]
         keys = [f"run {number}" for number in range(len(wanted))]
