@@ -419,7 +419,6 @@ ACRL_DYNAMICS = training_experiment(
     also=[trial for trials in OTHER_LEVELS.values() for trial in trials],
     write_tables=write_cost,
     collect_evidence=measure_with_levels,
-    shared_diagnostics=(),
 )
 ACRL_NEAREST = training_experiment(
     "acrl_nearest",
