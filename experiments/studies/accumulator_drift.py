@@ -8,8 +8,9 @@ import pandas as pd
 from experiments.arms.tensor_cores import GPUS, NARROWED, NOISY, PLAIN, SAME
 from experiments.papers.tensor_cores import CONTROLS, T5
 from experiments.regimes import BASE
+from experiments.studies.observed_runs import observe_runs
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
-from experiments.studies.runs import SMOKE_RUNS_PER_BATCH
+from experiments.studies.runs import RunSpec, count_per_batch, policy_folder, with_provenance
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies import Measured
@@ -20,7 +21,8 @@ from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 
 CHUNK = 20
-RUNS_PER_BATCH = 6
+POLICIES = 24
+VALIDATED_EVERY = 100
 # 1 ulp of a log-probability: float32 sums of the softmax may depend on the size of the batch.
 ROUND_OFF = 1e-6
 COLUMNS = ("reward", "rms_log_rho", "std_rho", "discrepancy", "entropy", "grad_norm")
@@ -52,20 +54,28 @@ SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
 
 
 def run(run: ExperimentContext) -> None:
-    arms, seeds = ([NOISY], run.seeds(range(2))) if run.smoke else (ARMS, run.seeds(range(RUNS_PER_BATCH)))
-    runs_per_batch = SMOKE_RUNS_PER_BATCH if run.smoke else RUNS_PER_BATCH
-    run.configure(arms=[arm.id for arm in arms], base=DRIFT_BASE, runs_per_batch=runs_per_batch, chunk=CHUNK)
-    grid = Grid(tuple(make_point(arm, seed, run.smoke) for arm in arms for seed in seeds))
+    """Run the arms from each initial policy and validate them on the way; write `runs` and two curves."""
+    arms, seeds = ([NOISY], run.seeds(range(2))) if run.smoke else (ARMS, run.seeds(range(POLICIES)))
+    per_batch = count_per_batch(run)
+    run.configure(arms=[arm.id for arm in arms], base=DRIFT_BASE, runs_per_batch=per_batch, chunk=CHUNK)
+    specs = [make_spec(arm, seed, run.smoke) for arm in arms for seed in seeds]
+    with run.phase("diagnostics"):
+        validations = observe_runs(run, [(("both engines",), specs)], VALIDATED_EVERY, DRIFT_BASE)
+    grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm.id) for spec in specs))
+    # The validated runs are in this cache.
     result = sweep(
-        DRIFT_BASE, grid, run.out / "sweep", name=run.name, runs_per_batch=runs_per_batch, yes=True
+        DRIFT_BASE, grid, run.out.parent / "cache", name=run.name, runs_per_batch=per_batch, yes=True
     )
     run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
     made: Any = result.runs()
     runs = made[["run", "arm", "seed", "status", "steps", "steps_completed"]]
+    runs = runs.assign(initial_policy=[spec.initial_policy for spec in specs])
     table: Any = chunks(result.steps())
     _check_control(run, result.frame([]).query(f"arm == {SAME.id!r}")["rms_log_rho"])
-    run.table("runs", runs.assign(initial_policy=[f"start {seed}" for seed in runs["seed"]]))
+    families = result.processor_families()
+    run.table("runs", with_provenance(runs, specs, policy_folder(run), families, DRIFT_BASE))
     run.table("chunks", table)
+    run.table("diagnostics", validations)
 
 
 def _check_control(run: ExperimentContext, mismatch: Any) -> None:
@@ -75,11 +85,11 @@ def _check_control(run: ExperimentContext, mismatch: Any) -> None:
         raise ArithmeticError(f"{SAME}: the control has a mismatch of {largest:.2g}")
 
 
-def make_point(arm: Arm, seed: int, smoke: bool = False) -> Point:
+def make_spec(arm: Arm, seed: int, smoke: bool = False) -> RunSpec:
     """Return a run: the arm's engines, from the warm start of that seed."""
     start = {"seed": seed, "steps": 1000, "demo_error_rate": 0.15, "min_lr_ratio": 1.0}
     changes = {**arm.changes, "seed": seed, "warm_start": start}
-    return Point.of_arm({**changes, **(SMOKE if smoke else {})}, arm.id)
+    return RunSpec(arm, f"start {seed}", seed, {**changes, **(SMOKE if smoke else {})})
 
 
 def chunks(steps: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +101,7 @@ def chunks(steps: pd.DataFrame) -> pd.DataFrame:
 TRIAL = T5.trial("accumulator_drift")
 CONTROL_TRIALS = {arm: TRIAL.with_arms({GPUS: arm}) for arm in CONTROLS}
 RULE = (
-    f"Six runs per arm from six initial policies, paired. {TRIAL.text} The same for "
+    f"{POLICIES} runs per arm, each from another initial policy, paired. {TRIAL.text} The same for "
     f"{' and '.join(arm.id for arm in CONTROLS)}, which decide nothing."
 )
 
@@ -113,7 +123,8 @@ EXPERIMENT = Experiment(
     question="Does the accumulator alone, at BF16 on both sides, make a run drift over thousands of steps?",
     decision_rule=RULE,
     run=run,
-    minutes=25.0,
+    minutes=50.0,
     claims=(T5.id,),
     collect_evidence=collect_evidence,
+    on_one_thread=True,
 )

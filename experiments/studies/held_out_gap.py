@@ -1,7 +1,7 @@
 """Reward on training prompts minus reward on held-out prompts, in every stored study that measured both.
 
-Some studies have no validation, and their claims read the reward on training prompts. Where both rewards
-exist, this experiment measures their difference. A run of 200 steps on chains draws 800 prompts from 4096.
+Many claims read the reward on training prompts; their runs have validations, too. This experiment measures
+the difference of both rewards. A run of 200 steps on chains draws 800 prompts from 4096.
 The reward of a prompt is measured before the update on it.
 """
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from simlab.core.results import Results
 from simlab.studies.board import list_results
-from simlab.studies.estimands import LATE, Views
+from simlab.studies.estimands import LATE, View, Views
 from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.statistics import paired_effect
 
-REWARD, HELD_OUT = "reward", "held_out_infer"
-"""Both under the inference engine."""
+REWARD, HELD_OUT = "reward", ("held_out_infer", "held_out_avg_at_k")
+"""All under the inference engine; a study has one of the two validations."""
 INJECTED = ("fixed noise", "fresh noise", "recent noise", "fresh weight noise", "fixed weight noise")
 """Noise that rollouts have and validations have not; the two rewards are then of different policies."""
 AGREE = 0.1
@@ -60,13 +60,19 @@ def read_rewards(results: Results) -> Iterator[Rewards]:
     injected = set(runs["arm"][runs["noise_kind"].isin(INJECTED)])
     for arm, views in Views(results).arms.items():
         rows = [
-            (policy, view.late(REWARD), view.late_diagnostic(HELD_OUT))
+            (policy, view.late(REWARD), late_validation(view))
             for (policy, _), view in views.items()
             if (view.diagnostic("step") >= LATE * view.steps).sum() > 1
         ]
         rows = [row for row in rows if np.isfinite(row[1:]).all()]
         if arm not in injected and len({policy for policy, *_ in rows}) > 1:
             yield Rewards(results.manifest["name"], arm, *zip(*rows, strict=True))
+
+
+def late_validation(view: View) -> float:
+    """Return the reward on held-out prompts, mean over the last quarter; NaN without a validation."""
+    measured = (view.late_diagnostic(name) for name in HELD_OUT)
+    return next((reward for reward in measured if np.isfinite(reward)), np.nan)
 
 
 def summarize(rewards: Rewards, level: float) -> dict[str, object]:

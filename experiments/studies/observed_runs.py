@@ -27,6 +27,7 @@ from experiments.studies import diagnostics as diagnostic_code
 from experiments.studies.diagnostics import DIAGNOSTIC_CATALOG, READING_OBJECTIVE
 from experiments.studies.runs import RunSpec, count_per_batch, list_specs
 from simlab.core.backend import enable_compile_cache, limiting_children
+from simlab.core.json_value import Json
 from simlab.core.progress import describe_minutes
 from simlab.core.results import write_table
 from simlab.engines.constant import release_constants
@@ -82,7 +83,10 @@ def observe_arms(
 
 
 def observe_runs(
-    run: ExperimentContext, wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]], every: int = EVERY
+    run: ExperimentContext,
+    wanted: Sequence[tuple[Sequence[str], Sequence[RunSpec]]],
+    every: int = EVERY,
+    base: Mapping[str, Json] = BASE,
 ) -> Frame:
     """Compute runs and their diagnostics every few steps; return these.
 
@@ -94,6 +98,7 @@ def observe_runs(
         wanted: names of diagnostics with the runs that have them. Where the diagnostics read the objective,
             these runs have the same one.
         every: steps between diagnostics, `SMOKE_EVERY` in smoke mode.
+        base: the run that the specifications change.
     """
     results, per_batch = ResultCache(run.out.parent / "cache"), count_per_batch(run)
     every = SMOKE_EVERY if run.smoke else every
@@ -102,7 +107,7 @@ def observe_runs(
     for diagnostics, specs in wanted:
         observation = Observation(results.folder, tuple(diagnostics), every, per_batch)
         grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm.id) for spec in specs))
-        planned = expand(BASE, grid, per_batch)
+        planned = expand(base, grid, per_batch)
         files += [observation.file(each.key) for each in planned]
         plan = make_plan(planned, observation.missing(planned), per_batch)
         if plan.missing:

@@ -177,7 +177,11 @@ def policy_folder(run: ExperimentContext) -> Path:
 
 
 def with_provenance(
-    runs: Frame, wanted: Sequence[RunSpec], folder: Path, families: Sequence[str] | None = None
+    runs: Frame,
+    wanted: Sequence[RunSpec],
+    folder: Path,
+    families: Sequence[str] | None = None,
+    base: Mapping[str, Json] = BASE,
 ) -> Frame:
     """Return the table `runs` with `processor_family` and `policy_sha256` of each run.
 
@@ -186,14 +190,15 @@ def with_provenance(
         wanted: the same runs, in the same order.
         folder: of the policies that were trained from seeds.
         families: of the processors that computed the runs; by default that of this process.
+        base: the run that the specifications change.
     """
-    hashes = [hash_policy(spec, folder) for spec in wanted]
+    hashes = [hash_policy(spec, folder, base) for spec in wanted]
     return runs.assign(processor_family=families or processor_family(), policy_sha256=hashes)
 
 
-def hash_policy(spec: RunSpec, folder: Path) -> str:
+def hash_policy(spec: RunSpec, folder: Path, base: Mapping[str, Json] = BASE) -> str:
     """Return the content hash of the initial policy of a run; empty if it has new parameters."""
-    config = run_config(BASE, spec.changes)
+    config = run_config(base, spec.changes)
     recipe = recipe_of(config)
     return policy_sha256(config.warm_start, recipe.task, recipe.model, folder)
 

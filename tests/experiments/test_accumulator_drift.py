@@ -7,7 +7,7 @@ import pytest
 
 from experiments.arms.tensor_cores import GPUS, NARROWED, NOISY, PLAIN, SAME
 from experiments.studies import accumulator_drift
-from experiments.studies.accumulator_drift import ARMS, DRIFT_BASE, make_point
+from experiments.studies.accumulator_drift import ARMS, DRIFT_BASE, make_spec
 from simlab.engines import static_signature
 from simlab.studies.estimands import Tables
 from simlab.studies.verdicts import decide_family
@@ -17,7 +17,7 @@ STEPS = 400
 
 
 def engines(arm):
-    return recipe_of(run_config(DRIFT_BASE, make_point(arm, 0).changes)).engines
+    return recipe_of(run_config(DRIFT_BASE, make_spec(arm, 0).changes)).engines
 
 
 def test_arms_differ_in_their_adders_alone():
