@@ -36,7 +36,7 @@ LETTERS_OF_TITLE = 140  # of the title of a legend across a page
 RC: Any = {
     "figure.dpi": 100,
     "figure.constrained_layout.use": True,
-    "savefig.dpi": 200,
+    "savefig.dpi": 180,
     "svg.hashsalt": "simlab",
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",

@@ -1,20 +1,23 @@
 """The tables of docs/results.md: claims, replication on fresh initial policies, the decision rule itself."""
 
+from collections.abc import Mapping
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.optimize import brentq
 
+from experiments.papers import cancel
 from scripts.tables import load_stored, table
 from simlab.studies.board import Row, board, estimate_text, power_text
+from simlab.studies.contrasts import Compares, minus
 from simlab.studies.loading import load_claims, load_papers
 from simlab.studies.power import ENOUGH_POWER, power_of_mean, primary_family
 from simlab.studies.registration import LOOKS
 from simlab.studies.replication import replications as measure_replications
 from simlab.studies.samples import Sample
 from simlab.studies.sequential import Looks
-from simlab.studies.verdicts import ALPHA
+from simlab.studies.verdicts import ALPHA, CriterionEvidence
 
 
 @cache
@@ -26,6 +29,14 @@ def stored_rows() -> list[Row]:
 def find_row(claim: str, experiment: str) -> Row:
     """Return the row of the board of a claim that an experiment decides."""
     return next(row for row in stored_rows() if (row.id, row.experiment) == (claim, experiment))
+
+
+def find_criterion(row: Row, contrast: Compares | None = None) -> CriterionEvidence:
+    """Return the evidence of a row on the first criterion with a contrast; by default on the primary one."""
+    if contrast is None:
+        assert row.primary is not None
+        return row.primary
+    return next(each for each in row.criteria if each.criterion.contrast == contrast)
 
 
 def claims() -> str:
@@ -137,36 +148,54 @@ def replications() -> str:
     )
 
 
+class Surprise(NamedTuple):
+    """A result and the experiments that measured it from different initial policies or in other formats."""
+
+    claim: str
+    result: str
+    experiments: tuple[str, ...]
+    contrasts: Mapping[str, Compares] = {}
+    """Of the criterion by experiment; that of the primary one by default."""
+
+
 SURPRISES = (
-    ("V7", "Bypass mode ends far below bitwise identical engines", ("vexact_dynamics", "identical_engines")),
-    ("V3", "Logit noise larger than truncation costs less reward", ("matched_noise", "larger_noise")),
-    (
+    Surprise(
+        "V7", "Bypass mode ends far below bitwise identical engines", ("vexact_dynamics", "identical_engines")
+    ),
+    Surprise("V3", "Logit noise larger than truncation costs less reward", ("matched_noise", "larger_noise")),
+    Surprise(
         "H8",
         "The probabilities of the engines decorrelate during training",
         ("hacking_dynamics", "identical_engines", "e4m3_dynamics", "e4m3_moe_dynamics"),
     ),
-    (
+    Surprise(
         "H4",
         "Mean rho of rare tokens falls during training",
         ("hacking_dynamics", "identical_engines", "e4m3_dynamics", "e4m3_moe_dynamics"),
     ),
-    ("C10", "DFPO is faster than GSPO without its group transform", ("cancel_dynamics", "spelling_dynamics")),
+    Surprise(
+        "C11",
+        "DFPO ends with the same reward without its group transform",
+        ("cancel_dynamics", "spelling_dynamics"),
+        {
+            "cancel_dynamics": minus(cancel.MIN, cancel.UNCHANGED),
+            "spelling_dynamics": minus(cancel.SPELLED_MIN, cancel.SPELLED_UNCHANGED),
+        },
+    ),
 )
-"""Claim, result, and the experiments that measured it from different initial policies or in other formats."""
 
 
 def surprises() -> str:
     """Return the most surprising results, a row for each experiment that tested them."""
     rows = []
-    for claim, result, experiments in SURPRISES:
-        for experiment in experiments:
-            row = find_row(claim, experiment)
-            assert row.primary is not None
-            rows.append(
-                f"{result} ({claim}) | `{experiment}` | {row.regime_name} | {estimate_text(row.primary)} "
-                f"| {row.primary.verdict} | {row.verdict} | {row.registration}"
-            )
-    return table("result | experiment | regime | estimate | primary criterion | claim | rule set", rows)
+    for surprise in SURPRISES:
+        for experiment in surprise.experiments:
+            row = find_row(surprise.claim, experiment)
+            tested = find_criterion(row, surprise.contrasts.get(experiment))
+            result = f"{surprise.result} ({surprise.claim}) | `{experiment}` | {row.regime_name}"
+            verdicts = f"{tested.criterion.role}: {tested.verdict} | {row.verdict}"
+            rows.append(f"{result} | {estimate_text(tested)} | {verdicts} | {row.registration}")
+    return table("result | experiment | regime | estimate | criterion | claim | rule set", rows)
 
 
 def _interval(sample: Sample) -> str:

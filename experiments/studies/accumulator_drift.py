@@ -21,7 +21,7 @@ from simlab.sweeps import Grid, sweep
 from simlab.sweeps.grids import Point
 
 CHUNK = 20
-POLICIES = 24
+POLICIES = 16
 VALIDATED_EVERY = 100
 # 1 ulp of a log-probability: float32 sums of the softmax may depend on the size of the batch.
 ROUND_OFF = 1e-6
@@ -123,7 +123,7 @@ EXPERIMENT = Experiment(
     question="Does the accumulator alone, at BF16 on both sides, make a run drift over thousands of steps?",
     decision_rule=RULE,
     run=run,
-    minutes=50.0,
+    minutes=35.0,
     claims=(T5.id,),
     collect_evidence=collect_evidence,
     on_one_thread=True,
