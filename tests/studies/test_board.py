@@ -105,7 +105,6 @@ def test_board_states_power_of_each_sampled_primary(shipped):
         has_contrast = row.primary is not None and row.primary.criterion.contrast is not None
         assert (row.power is not None) == has_contrast, row.id
         assert row.as_dict()["underpowered"] == row.is_underpowered
-    assert rows["T5", "accumulator_drift"].power == 0, "six initial policies decide nothing"
 
 
 def test_supported_primaries_have_small_adjusted_p(shipped):
