@@ -183,7 +183,7 @@ FIGURES: dict[str, FigureSpec] = {
         Custom(gpu_pairs.draw_causes, "Bars: 95% CI."), claims=("T2", "T3")),
     "accumulator_drift": FigureSpec("accumulator_drift",
         "Long on-policy runs; in the first three arms the engines differ only in their accumulators",
-        Curves((REWARD, replace(MISMATCH, log=True), ENTROPY), arms=None), claims=("T5",)),
+        Curves((REWARD, VALIDATION, replace(MISMATCH, log=True), ENTROPY), arms=None), claims=("T5",)),
     "hacking_fig2": FigureSpec(HACKING, "Reward, entropy and RMS log rho with and without TIS",
         Curves(DYNAMICS), "hacking Fig. 2", ("H7",)),
     "hacking_fig3": FigureSpec("token_probabilities",

@@ -57,7 +57,8 @@ def read_rewards(results: Results) -> Iterator[Rewards]:
     if not {"chunks", "diagnostics", "runs"} <= set(results.table_names):
         return
     runs = results.table("runs")
-    injected = set(runs["arm"][runs["noise_kind"].isin(INJECTED)])
+    # A study of engines alone has no such column.
+    injected = set(runs["arm"][runs["noise_kind"].isin(INJECTED)]) if "noise_kind" in runs else set()
     for arm, views in Views(results).arms.items():
         rows = [
             (policy, view.late(REWARD), late_validation(view))

@@ -61,6 +61,11 @@ def test_only_arms_whose_rewards_can_be_compared_are_read(study):
     assert (rewards.experiment, rewards.arm, len(rewards.policies)) == ("made_up", "plain", POLICIES)
 
 
+def test_runs_without_a_kind_of_noise_have_no_injected_noise(study):
+    write_table(study.folder, "runs", study.table("runs").drop(columns="noise_kind"))
+    assert {rewards.arm for rewards in read_rewards(Results(study.folder))} == {"plain", "noisy"}
+
+
 def test_the_interval_holds_the_planted_gap(study):
     (rewards,) = read_rewards(study)
     # 1% of such intervals miss; the seed is fixed.
