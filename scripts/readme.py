@@ -318,10 +318,13 @@ def held_out_gaps() -> str:
     stored = load_stored("held_out_gap")
     gaps, agree = stored.table("gaps"), stored.manifest["config"]["agree"]
     inside = (gaps["gap_low"] > -agree) & (gaps["gap_high"] < agree)
+    outside = (gaps["gap_low"] > agree) | (gaps["gap_high"] < -agree)
+    names = ", ".join(f"`{name}`" for name in gaps["experiment"][outside].unique())
+    least, most = gaps["gap"][outside].min(), gaps["gap"][~outside].abs().max()
     return (
-        f"in {len(gaps)} arms of {gaps['experiment'].nunique()} experiments the means of the two differ "
-        f"by at most {gaps['gap'].abs().max():.2g}, and in {inside.sum()} of these arms the family-wise "
-        f"interval lies within ±{agree:g}"
+        f"in {outside.sum()} of {len(gaps)} arms of {gaps['experiment'].nunique()} experiments the means of "
+        f"the two differ by {least:.2f} or more ({names}; family-wise intervals beyond ±{agree:g}), in the "
+        f"others by at most {most:.2g}; in {inside.sum()} arms the interval lies within ±{agree:g}"
     )
 
 
