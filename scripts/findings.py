@@ -285,13 +285,13 @@ def group_transform() -> str:
         if each.criterion.estimand == cancel.SPREAD
     )
     return (
-        "**DFPO ends with the same reward without its group transform.** With clips of 3e-4 and 4e-4, its "
-        "held-out reward is that of DFPO without the transform and of GSPO with a clip of 0.2: on addition "
-        f"after a template the differences are {rewards[0]}, in two spellings {rewards[1]} (margin 0.02; "
-        f"{faster.num_policies} initial policies, secondary, 95%; claim C11). The importance weights of a "
-        f"group differ by {spread:.1%} (std, template), so the transform has little to change. In two "
-        f"spellings DFPO gains 0.15 reward in {spelled} times the steps of GSPO (family-wise; claim C10); "
-        f"after a template in {template}, inconclusive (float32)."
+        "**DFPO ends with the same reward without its group transform.** GSPO with a clip of 0.2 instead of "
+        "3e-4 and 4e-4 reaches that held-out reward, too. DFPO minus either is "
+        f"{rewards[0]} on addition after a template and {rewards[1]} on addition in two spellings (margin "
+        f"0.02, {faster.num_policies} initial policies, secondary, 95%; claim C11). The PPO ratios within a "
+        f"group differ by only {spread:.1%} (std, template), so the transform has little to change. In two "
+        f"spellings DFPO gains 0.15 reward in {spelled} times the steps of GSPO (family-wise; claim C10). "
+        f"After a template the factor is {template}, which is inconclusive (float32)."
     )
 
 

@@ -155,7 +155,7 @@ class Surprise(NamedTuple):
     result: str
     experiments: tuple[str, ...]
     contrasts: Mapping[str, Compares] = {}
-    """Of the criterion by experiment; that of the primary one by default."""
+    """By experiment, the contrast of the criterion that shows the result; by default the primary one."""
 
 
 SURPRISES = (
