@@ -10,15 +10,13 @@ from experiments.papers.tensor_cores import CONTROLS, T5
 from experiments.regimes import BASE
 from experiments.studies.observed_runs import observe_runs
 from experiments.studies.runs import SMOKE as TRAINING_SMOKE
-from experiments.studies.runs import RunSpec, count_per_batch, policy_folder, with_provenance
+from experiments.studies.runs import RunSpec, count_per_batch, run_sweep
 from simlab.core.json_value import Json
 from simlab.core.results import Results
 from simlab.studies import Measured
 from simlab.studies.arms import Arm
 from simlab.studies.experiment import Experiment, ExperimentContext
 from simlab.studies.verdicts import measure_trials
-from simlab.sweeps import Grid, sweep
-from simlab.sweeps.grids import Point
 
 CHUNK = 20
 POLICIES = 16
@@ -54,27 +52,18 @@ SMOKE = {**TRAINING_SMOKE, "minibatches": BASE["minibatches"]}
 
 
 def run(run: ExperimentContext) -> None:
-    """Run the arms from each initial policy and validate them on the way; write `runs` and two curves."""
+    """Run the arms from each initial policy, with validations every `VALIDATED_EVERY` steps."""
     arms, seeds = ([NOISY], run.seeds(range(2))) if run.smoke else (ARMS, run.seeds(range(POLICIES)))
-    per_batch = count_per_batch(run)
-    run.configure(arms=[arm.id for arm in arms], base=DRIFT_BASE, runs_per_batch=per_batch, chunk=CHUNK)
+    run.configure(arms=[arm.id for arm in arms], base=DRIFT_BASE, chunk=CHUNK)
+    run.configure(runs_per_batch=count_per_batch(run))
     specs = [make_spec(arm, seed, run.smoke) for arm in arms for seed in seeds]
     with run.phase("diagnostics"):
         validations = observe_runs(run, [(("both engines",), specs)], VALIDATED_EVERY, DRIFT_BASE)
-    grid = Grid(tuple(Point.of_arm(spec.changes, spec.arm.id) for spec in specs))
-    # The validated runs are in this cache.
-    result = sweep(
-        DRIFT_BASE, grid, run.out.parent / "cache", name=run.name, runs_per_batch=per_batch, yes=True
-    )
-    run.timings.update({f"sweep {phase}": seconds for phase, seconds in result.manifest["timings"].items()})
-    made: Any = result.runs()
-    runs = made[["run", "arm", "seed", "status", "steps", "steps_completed"]]
-    runs = runs.assign(initial_policy=[spec.initial_policy for spec in specs])
-    table: Any = chunks(result.steps())
-    _check_control(run, result.frame([]).query(f"arm == {SAME.id!r}")["rms_log_rho"])
-    families = result.processor_families()
-    run.table("runs", with_provenance(runs, specs, policy_folder(run), families, DRIFT_BASE))
-    run.table("chunks", table)
+    frames = run_sweep(run, specs, DRIFT_BASE)  # these runs are in the cache now
+    runs, steps = frames["runs"], frames["steps"]
+    _check_control(run, steps["rms_log_rho"][steps["run"].isin(runs["run"][runs["arm"] == SAME.id])])
+    run.table("runs", runs)
+    run.table("chunks", chunks(steps))
     run.table("diagnostics", validations)
 
 

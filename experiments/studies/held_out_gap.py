@@ -57,8 +57,7 @@ def read_rewards(results: Results) -> Iterator[Rewards]:
     if not {"chunks", "diagnostics", "runs"} <= set(results.table_names):
         return
     runs = results.table("runs")
-    # A study of engines alone has no such column.
-    injected = set(runs["arm"][runs["noise_kind"].isin(INJECTED)]) if "noise_kind" in runs else set()
+    injected = set(runs["arm"][runs["noise_kind"].isin(INJECTED)])
     for arm, views in Views(results).arms.items():
         rows = [
             (policy, view.late(REWARD), late_validation(view))

@@ -137,11 +137,11 @@ def count_per_batch(run: ExperimentContext) -> int:
     return SMOKE_RUNS_PER_BATCH if run.smoke else max(RUNS_PER_BATCH, default_runs_per_batch())
 
 
-def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
-    """Return runs, steps and vectors of `wanted`; compute what the result cache lacks."""
+def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec], base: Mapping[str, Json] = BASE) -> Frames:
+    """Return runs, steps and vectors of `wanted`, changes of `base`; compute what the result cache lacks."""
     points = Grid(tuple(Point.of_arm(spec.changes, spec.arm.id) for spec in wanted))
     result = sweep(
-        BASE,
+        base,
         points,
         run.out.parent / "cache",
         name=run.name,
@@ -157,8 +157,8 @@ def run_sweep(run: ExperimentContext, wanted: Sequence[RunSpec]) -> Frames:
         raise ValueError(f"{len(wanted) - len(runs)} runs are in two arms; give them one name")
     runs["arm"] = [spec.arm.id for spec in wanted]
     runs["initial_policy"] = [spec.initial_policy for spec in wanted]
-    runs = with_attributes(runs, (spec.arm for spec in wanted))
-    runs = with_provenance(runs, wanted, policy_folder(run), result.processor_families())
+    runs = with_attributes(runs, (spec.arm for spec in wanted), base)
+    runs = with_provenance(runs, wanted, policy_folder(run), result.processor_families(), base)
     return {"runs": runs, "steps": result.steps(), "vectors": result.vectors()}
 
 
@@ -203,9 +203,9 @@ def hash_policy(spec: RunSpec, folder: Path, base: Mapping[str, Json] = BASE) ->
     return policy_sha256(config.warm_start, recipe.task, recipe.model, folder)
 
 
-def with_attributes(runs: Frame, arms: Iterable[Arm]) -> Frame:
-    """Return the table `runs` of `arms` with the attributes of each as columns."""
-    attributes = {arm.id: arm.attributes(BASE) for arm in dict.fromkeys(arms)}
+def with_attributes(runs: Frame, arms: Iterable[Arm], base: Mapping[str, Json] = BASE) -> Frame:
+    """Return the table `runs` of `arms`, changes of `base`, with the attributes of each as columns."""
+    attributes = {arm.id: arm.attributes(base) for arm in dict.fromkeys(arms)}
     return runs.merge(pd.DataFrame.from_dict(attributes, orient="index"), left_on="arm", right_index=True)
 
 

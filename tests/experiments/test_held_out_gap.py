@@ -43,8 +43,8 @@ def test_every_stored_run_that_trains_has_a_validation():
     for experiment, results in list_results():
         if {"runs", "chunks"} <= set(results.table_names):
             runs = results.table("runs")
-            rate = runs.get("learning_rate", 1.0)
-            if arms := set(runs["arm"][(rate > AT_REST) & ~runs["run"].isin(validated_runs(results))]):
+            trains = runs["learning_rate"] > AT_REST
+            if arms := set(runs["arm"][trains & ~runs["run"].isin(validated_runs(results))]):
                 missing[experiment.name] = sorted(arms)
     assert not missing
 
@@ -59,11 +59,6 @@ def validated_runs(results):
 def test_only_arms_whose_rewards_can_be_compared_are_read(study):
     (rewards,) = read_rewards(study)
     assert (rewards.experiment, rewards.arm, len(rewards.policies)) == ("made_up", "plain", POLICIES)
-
-
-def test_runs_without_a_kind_of_noise_have_no_injected_noise(study):
-    write_table(study.folder, "runs", study.table("runs").drop(columns="noise_kind"))
-    assert {rewards.arm for rewards in read_rewards(Results(study.folder))} == {"plain", "noisy"}
 
 
 def test_the_interval_holds_the_planted_gap(study):
