@@ -32,7 +32,7 @@ class Arm:
         initial_policies: a warm start by label; runs of equal label and seed are paired.
         steps: the length of a run.
         seeds: of the runs from each initial policy, over which its estimates are averaged.
-        label: the name in legends, without the setting.
+        label: the name in legends, without the setting; by default the id.
         x_factor: of an ACRL arm whose reference X is this factor times the discrepancy in the first steps of
             the arm `x_from`, same initial policy and seed.
         x_from: see `x_factor`.
@@ -134,7 +134,7 @@ class Arm:
         chosen = {name.rpartition(".")[2]: flat[name] for name in (*names, "old_log_probs")}
         numbers = {"hidden_size": int(recipe.model.hidden_size), "noise_level": level}
         sides = {"train_engine": train, "infer_engine": infer, "noise_kind": kind}
-        return {"label": self.label, **chosen, **sides, **numbers}
+        return {"label": self.label or self.id, **chosen, **sides, **numbers}
 
 
 def _engine_names(name: str, pair: EnginePair) -> list[str]:

@@ -20,6 +20,10 @@ def engines(arm):
     return recipe_of(run_config(DRIFT_BASE, make_spec(arm, 0).changes)).engines
 
 
+def test_arms_have_legends():
+    assert [arm.attributes(DRIFT_BASE)["label"] for arm in ARMS] == [arm.id for arm in ARMS]
+
+
 def test_arms_differ_in_their_adders_alone():
     same, GPUs, narrowed = (engines(arm) for arm in (SAME, GPUS, NARROWED))
     assert same.train == same.infer == GPUs.infer == narrowed.train
